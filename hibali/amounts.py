@@ -73,8 +73,10 @@ def check_count(count: int, least: int = 0, most: int = MOST_COUNT) -> int:
     return count
 
 
-def read_duration(text: str) -> float:
+def read_duration(text: str | float) -> float:
     """Parse a duration to seconds: `90`, `60s`, `10m`, `1h30m` or `2d`; raises ValueError with a message for users."""
+    if not isinstance(text, str):
+        return check_duration(text)
     written = text.strip().lower()
     if not _DURATION.fullmatch(written):
         raise ValueError(f"{text!r} is not a duration such as 60s, 10m, 1h30m or 2d")
@@ -92,6 +94,20 @@ def read_moment(text: str, *, ago: bool) -> datetime:
         return datetime.fromisoformat(text).astimezone(UTC)
     distance = timedelta(seconds=read_duration(text))
     return datetime.now(UTC) - distance if ago else datetime.now(UTC) + distance
+
+
+def read_moment_ns(value: str | datetime | timedelta) -> int:
+    """Return a time, or one so long ago, in nanoseconds since the epoch; raises ValueError with a message for users."""
+    if isinstance(value, timedelta):
+        check_duration(abs(value.total_seconds()))
+        value = datetime.now(UTC) - value
+    try:
+        moment = read_moment(value, ago=True) if isinstance(value, str) else value
+        return int(moment.timestamp() * 1_000_000_000)
+    except (ValueError, OverflowError):
+        raise ValueError(
+            f"{value!r} is neither a duration such as 2d or 12h nor a time such as 2026-01-31 or 2026-01-31T12:00:00Z"
+        ) from None
 
 
 def read_job_time(text: str) -> int:
@@ -113,11 +129,13 @@ def read_job_time(text: str) -> int:
     return total
 
 
-def read_size(text: str) -> int:
+def read_size(text: str | int) -> int:
     """Parse a size to bytes: `500M`, `1.5G` or `4096`; raises ValueError.
 
     Units are those of rsync: K, M, G and KiB, MiB, GiB are powers of 1024; KB, MB, GB of 1000.
     """
+    if not isinstance(text, str):
+        return check_size(text)
     found = _SIZE.fullmatch(text.strip())
     if not found:
         raise ValueError(f"{text!r} is not a size such as 4096, 500M or 2GiB")
@@ -134,7 +152,7 @@ def read_memory(amount: str | int) -> int:
     """Return the memory of a job in MiB, rounded up, 0 for `none`; raises ValueError for less than 1 MiB."""
     if amount == NONE:
         return 0
-    size = read_size(amount) if isinstance(amount, str) else check_size(amount)
+    size = read_size(amount)
     if size < _MIB:
         digits = re.match(r"[0-9.]+", str(amount))
         meant = (

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hibali.amounts import MOST_COUNT, read_duration
+from hibali.amounts import MOST_COUNT, NONE, read_duration
+from hibali.errors import UsageError
+from hibali.options import Option, declared_by
 from hibali_cli.output import Output
 
 if TYPE_CHECKING:
@@ -66,12 +68,91 @@ def check_outputs(common: Common, parameters: Iterable[click.Parameter], values:
             check_no_site_name(value, common.settings())
 
 
-def duration_of(context: click.Context, option: click.Parameter, text: str | None) -> float | None:
-    """Convert an option's duration to seconds (a click callback); None where it was not given."""
-    try:
-        return None if text is None else read_duration(text)
-    except ValueError as problem:
-        raise click.BadParameter(str(problem), context, option) from None
+def reading(read: Callable[[Any], Any]) -> Callable[[click.Context, click.Parameter, Any], Any]:
+    """Return a callback for click that reads a value, None where it was not given, and reports what is wrong with it."""
+
+    def callback(context: click.Context, option: click.Parameter, value: Any) -> Any:
+        try:
+            return None if value is None else read(value)
+        except ValueError as problem:
+            raise click.BadParameter(str(problem), context, option) from None
+
+    return callback
+
+
+duration_of = reading(read_duration)
+
+
+class _Count(click.IntRange):
+    """A count, or `none`, which is 0: the resource is not requested although the author or the site suggests it."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """See click."""
+        return 0 if value == NONE else super().convert(value, param, ctx)
+
+
+class _DeclaredOption(click.Option):
+    """An option that is declared in a TypedDict."""
+
+    def __init__(self, each: Option) -> None:
+        named: dict[str, Any] = {}
+        if each.kind is bool:
+            named = {"is_flag": True, "flag_value": not each.default}
+        elif each.limits is not None:
+            named["type"] = (_Count if NONE in each.choices else click.IntRange)(*each.limits)
+        elif each.choices:
+            named |= {"type": click.Choice(each.choices), "show_default": each.default is not None}
+        elif each.use:
+            named["type"] = {"written": WRITTEN, "input": INPUT_FILE}[each.use]
+        if each.default is not None:
+            named["default"] = each.default
+        super().__init__(
+            [*(each.flags or f"--{each.name.replace('_', '-')}").split(), each.name],
+            metavar=each.metavar,
+            multiple=each.is_many,
+            callback=each.read and reading(each.read),
+            help=each.help,
+            **named,
+        )
+        self.declared = each
+
+    def handle_parse_result(
+        self, ctx: click.Context, opts: Mapping[str, Any], args: list[str]
+    ) -> tuple[Any, list[str]]:
+        """Refuse this option without the one that it needs."""
+        needed = self.declared.needs
+        if needed and self.name in opts and not ctx.resilient_parsing:
+            declared = (each for each in ctx.command.params if isinstance(each, _DeclaredOption))
+            other = next(each for each in declared if each.name == needed)
+            if not opts.get(needed, other.declared.default):
+                verb = "cannot be used with" if other.declared.default else "needs"
+                message = f"{self.opts[-1]} {verb} {other.opts[-1]}{self.declared.reason}"
+                raise UsageError("usage", message, subject=self.opts[-1], hint=self.declared.hint)
+        return super().handle_parse_result(ctx, opts, args)
+
+
+Decorator = Callable[[Any], Any]
+
+
+def made_options(group: type) -> tuple[click.Option, ...]:
+    """Return the options that a TypedDict declares, for a plugin that adds them to a command."""
+    return tuple(map(_DeclaredOption, declared_by(group)))
+
+
+def options(*groups: type | Decorator) -> Decorator:
+    """Return what adds these options to a command, in this order: those that a TypedDict declares, or click's own."""
+    sources = [list(declared_by(each)) if isinstance(each, type) else each for each in groups]
+
+    def add(function: Any) -> Any:
+        for source in reversed(sources):
+            if isinstance(source, list):
+                made = map(_DeclaredOption, reversed(source))
+                function.__dict__.setdefault("__click_params__", []).extend(made)
+            else:
+                function = source(function)
+        return function
+
+    return add
 
 
 def show_help(context: click.Context, option: click.Parameter, requested: bool) -> None:  # noqa: FBT001  # click calls it so

@@ -84,13 +84,13 @@ def write_bag_line(path: bytes, digest: str) -> bytes:
 
 
 def open_manifest(path: str, *, bag: bool = False) -> Manifest:
-    """Read an untrusted manifest from a local file.
+    """Read an untrusted manifest from a local file; `bag`, or its name, says that it is one of BagIt.
 
     Raises `NotFoundError`, `AccessError`, `UsageError` if it cannot be opened, and what `read_manifest` raises.
     """
     try:
         with Path(path).open("rb") as stream:
-            return read_manifest(stream, path, bag=bag)
+            return read_manifest(stream, path, bag=bag or is_bag_name(path))
     except (FileNotFoundError, NotADirectoryError):
         raise NotFoundError("no-such-file", "the file does not exist", subject=path) from None
     except PermissionError:

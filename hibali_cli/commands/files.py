@@ -5,9 +5,9 @@ from __future__ import annotations
 import click
 
 from hibali_cli.command import Section, command
+from hibali_cli.commands.transfer import COMPARISON, EXECUTION
 from hibali_cli.fields import ENTRY, fields_option
-from hibali_cli.options import READ, WRITTEN
-from hibali_cli.transfer_options import add_copying_options
+from hibali_cli.options import READ, WRITTEN, options
 
 _exact_key = click.option(
     "--exact-key",
@@ -157,7 +157,7 @@ def rm_command() -> None:
 )
 @click.argument("source", type=READ, metavar="SITE:PATH")
 @click.argument("target", type=WRITTEN, metavar="SITE:PATH")
-@add_copying_options
+@options(EXECUTION, COMPARISON)
 @_exact_key
 def cp_command() -> None:
     """Copy files within a site, without sending them through this machine.

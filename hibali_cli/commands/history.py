@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
+from hibali.amounts import read_moment_ns
 from hibali_cli.command import Section, command, listing_group
 from hibali_cli.fields import OPERATION, fields_option
-from hibali_cli.options import COUNT
-from hibali_cli.transfer_options import read_age_option
+from hibali_cli.options import COUNT, reading
 
 _RESULTS = ("done", "incomplete", "failed", "later", "refused", "interrupted", "under-way", "unfinished")
 
@@ -39,7 +39,7 @@ def show_command() -> None:
 @click.option(
     "--older-than",
     "before",
-    callback=read_age_option,
+    callback=reading(read_moment_ns),
     required=True,
     metavar="DURATION|TIME",
     help="Only operations started longer ago than DURATION (180d), or before TIME.",
@@ -86,13 +86,13 @@ def compact_command() -> None:
 )
 @click.option(
     "--since",
-    callback=read_age_option,
+    callback=reading(read_moment_ns),
     metavar="DURATION|TIME",
     help="Only those started within DURATION (7d), or since TIME.",
 )
 @click.option(
     "--until",
-    callback=read_age_option,
+    callback=reading(read_moment_ns),
     metavar="DURATION|TIME",
     help="Only those started before DURATION ago, or before TIME.",
 )

@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import click
 
+from hibali_api import transfer_options as declared
 from hibali_cli.command import Section, command
-from hibali_cli.options import INPUT_FILE, OUTPUT_FILE, READ, WRITTEN
-from hibali_cli.transfer_options import (
-    add_applying_options,
-    add_moving_options,
-    add_planning_options,
+from hibali_cli.options import INPUT_FILE, OUTPUT_FILE, READ, WRITTEN, options
+
+_null_names = click.option(
+    "-0",
+    "--from0",
+    is_flag=True,
+    help="Names in --files-from end with NUL, as written by `find -print0`.",
+)
+_dry_run = click.option("-n", "--dry-run", is_flag=True, help="Print the plan and change nothing.")
+_detailed = click.option(
+    "--detailed-exit-code", is_flag=True, help="With --dry-run, exit 10 when there are changes."
 )
 
-# modules of transfers are imported where they are used, for start-up time
+# what is selected, compared and kept
+SELECTION = options(declared.Patterns, declared.Names, _null_names, declared.Facts)
+COMPARISON = options(declared.Digests, SELECTION, declared.Metadata)
+EXECUTION = options(declared.Backup, _dry_run, _detailed, declared.Pace)
+_moving = options(declared.Deletion, EXECUTION, declared.Ways, COMPARISON, declared.Saving)
 
 
 @command(
@@ -28,7 +39,7 @@ from hibali_cli.transfer_options import (
 )
 @click.argument("local", type=READ)
 @click.argument("target", type=WRITTEN, metavar="SITE:PATH")
-@add_moving_options
+@_moving
 def push_command() -> None:
     """Send files to a site; nothing is deleted without --delete.
 
@@ -49,7 +60,7 @@ def push_command() -> None:
 )
 @click.argument("source", type=READ, metavar="SITE:PATH")
 @click.argument("local", type=WRITTEN)
-@add_moving_options
+@_moving
 def pull_command() -> None:
     """Fetch files from a site; nothing is deleted without --delete.
 
@@ -77,12 +88,7 @@ def pull_command() -> None:
 )
 @click.argument("source", type=READ, metavar="FROM")
 @click.argument("target", type=WRITTEN, metavar="TO")
-@click.option(
-    "--direct",
-    is_flag=True,
-    help="Copy directly from one ssh site to another, with the ssh of the first.",
-)
-@add_moving_options
+@options(declared.Direct, _moving)
 def sync_command() -> None:
     """Copy files from FROM to TO; nothing is deleted without --delete.
 
@@ -111,7 +117,7 @@ def sync_command() -> None:
     help="Write the plan to FILE (JSON lines) and print a summary.",
 )
 @click.option("--detailed-exit-code", is_flag=True, help="Exit 10 when there are changes.")
-@add_planning_options
+@options(declared.Deletion, COMPARISON)
 def plan_command() -> None:
     """Plan what `sync` would do, without doing it; -o saves the plan for `apply`.
 
@@ -136,7 +142,7 @@ def plan_command() -> None:
 )
 @click.argument("file", type=INPUT_FILE, metavar="FILE")
 @click.argument("ends", nargs=-1, metavar="[FROM TO]")
-@add_applying_options
+@options(EXECUTION, declared.Saving)
 def apply_command() -> None:
     """Execute exactly a saved plan, or refuse it.
 

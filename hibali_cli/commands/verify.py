@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import click
 
+from hibali_api.transfer_options import Checking, Patterns
 from hibali_cli.command import Section, command
-from hibali_cli.options import INPUT_FILE, OUTPUT_FILE, READ
-from hibali_cli.transfer_options import FILTERS, add_choosing_options
+from hibali_cli.commands.transfer import SELECTION
+from hibali_cli.options import OUTPUT_FILE, READ, options
 
 
 @command(
@@ -32,26 +33,7 @@ from hibali_cli.transfer_options import FILTERS, add_choosing_options
 )
 @click.argument("first", type=READ, metavar="LOCATION")
 @click.argument("second", metavar="[LOCATION]", required=False)
-@click.option(
-    "--manifest", metavar="FILE", type=INPUT_FILE, help="Compare with the digests in FILE (`-`: from stdin)."
-)
-@click.option(
-    "--bagit",
-    is_flag=True,
-    help="Read FILE as a BagIt manifest (default for the name manifest-sha256.txt).",
-)
-@click.option("--exact", is_flag=True, help="Also list files without a known digest, and exit 6.")
-@click.option("--sample", metavar="N|N%", help="Check only a random sample of this many files.")
-@click.option(
-    "--seed",
-    type=click.IntRange(0, 10**18),
-    metavar="NUMBER",
-    help="Repeat the sample of this seed.",
-)
-@click.option(
-    "--resume", is_flag=True, help="Continue where the last verification with the same options was stopped."
-)
-@add_choosing_options
+@options(Checking, SELECTION)
 def verify_command() -> None:
     """Verify the files at a location by hashing them there.
 
@@ -98,8 +80,7 @@ def verify_command() -> None:
     is_flag=True,
     help="Use recorded digests of unchanged files, and report how many.",
 )
-@FILTERS[0]
-@FILTERS[1]
+@options(Patterns)
 def manifest_command() -> None:
     """Write the digests of all files at a location, in the format of sha256sum.
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections import Counter
-from contextlib import closing
+from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -14,34 +13,31 @@ import click
 
 from hibali.amounts import format_size
 from hibali.errors import Exit, IncompleteError, NotFoundError, UsageError
-from hibali.locations import read_key, read_location, read_target
+from hibali.locations import read_location
 from hibali.system_errors import unreadable
 from hibali.text import counted
+from hibali_api.transfer_request import plan_request, saved_request, transfer_request
 from hibali_cli.failure import print_error
 from hibali_cli.options import Common
 from hibali_cli.progress import listening
 from hibali_cli.records import action_fields, event_fields
 from transfers.engine.operation import plan_only, synchronise
-from transfers.engine.request import Request, SaveOptions, check_direction, feature_options, typed_target
-from transfers.engine.routes.globus_route import with_local_collection
+from transfers.engine.request import Request
 from transfers.history.journal import Receipt, weak_verification
-from transfers.model.entry import Kind, Verification
-from transfers.model.rules import DeleteLimit, Rules, read_delete_limit, read_names
+from transfers.model.entry import Kind
+from transfers.model.rules import read_names
 from transfers.planning.actions import Action, Verb
 from transfers.planning.planner import TransferPlan, incomplete
-from transfers.stores.globus.paths import TaskTimeouts
 
 
-def pop_selection(options: dict[str, Any]) -> dict[str, Any]:
-    """Remove the selection from the options of a command, and return it as fields of Rules."""
-    listed, zero = options.pop("files_from"), options.pop("from0")
-    selected = {name: options.pop(name) for name in ("include", "exclude", "min_size", "max_size")}
-    selected["newer_ns"] = options.pop("newer")
-    if listed is not None:
-        selected["files_from"] = _names(listed, zero=zero)
-    elif zero:
-        raise click.UsageError("-0/--from0 needs --files-from.")
-    return selected
+def with_names(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a command with the names that --files-from lists. Raises `NotFoundError` for a missing list."""
+    listed, zero = options["files_from"], options["from0"]
+    if listed is None:
+        if zero:
+            raise click.UsageError("-0/--from0 needs --files-from.")
+        return dict(options)
+    return {**options, "files_from": _names(listed, zero=zero)}
 
 
 def _names(listed: str, *, zero: bool) -> frozenset[bytes]:
@@ -53,70 +49,6 @@ def _names(listed: str, *, zero: bool) -> frozenset[bytes]:
     except OSError as problem:
         raise unreadable(problem, listed) from None
     return read_names(content, listed, separator=b"\0" if zero else b"\n")
-
-
-def saving_of(push_to: tuple[str, ...], *, no_save: bool) -> SaveOptions:
-    """Return how files that come into a dataset are saved. Raises `UsageError`."""
-    if push_to and no_save:
-        raise UsageError(
-            "usage",
-            "--push-to cannot be used with --no-save: only saved files can be pushed",
-            subject="--push-to",
-        )
-    return SaveOptions(not no_save, push_to)
-
-
-def request_of(common: Common, operation: str, source: str, target: str, options: dict[str, Any]) -> Request:
-    """Make the request of push, pull or sync from its options. Raises what `rules_of` and reading a location raise."""
-    settings = common.settings()
-    recorded = pop_recorded(options)
-    backup, rate = options.pop("backup_dir"), options.pop("bwlimit")
-    direct = options.pop("direct", False)
-    via, task_timeouts = (
-        options.pop("via"),
-        TaskTimeouts(options.pop("give_up_after"), options.pop("cancel_on_interrupt")),
-    )
-    push_to, no_save = options.pop("push_to"), options.pop("no_save")
-    as_type = options.pop("as_type", None)
-    read = read_key if options.pop("exact_key", False) else read_location
-    ends = read(source, settings), typed_target(read_target(target, settings), as_type)
-    if operation in {"push", "pull"}:
-        check_direction(operation, *ends, settings)
-    features = feature_options(options, settings, ends)
-    return Request(
-        operation,
-        with_local_collection(ends[0], settings),
-        with_local_collection(ends[1], settings),
-        rules_of(options),
-        backup=None if backup is None else read_target(backup, settings),
-        rate=rate or 0,
-        recorded=recorded,
-        direct=direct,
-        saving=saving_of(push_to, no_save=no_save),
-        via=via,
-        task_timeouts=task_timeouts,
-        options=features,
-    )
-
-
-def pop_recorded(options: dict[str, Any]) -> bool:
-    """Return whether recorded digests count. Raises `UsageError` without --checksum."""
-    recorded = bool(options.pop("recorded"))
-    if recorded and not options["checksum"]:
-        raise UsageError("usage", "--recorded needs --checksum", subject="--recorded")
-    return recorded
-
-
-def rules_of(options: dict[str, Any]) -> Rules:
-    """Make the rules from the options of a command. Raises `UsageError`, and `NotFoundError` for a missing list of names."""
-    limit, verification = options.pop("max_delete"), options.pop("require_proof")
-    selection = pop_selection(options)
-    return Rules(
-        **options,
-        **selection,
-        delete_limit=read_delete_limit(limit) if limit else DeleteLimit(),
-        require_proof=Verification(verification) if verification else None,
-    )
 
 
 def push(common: Common, local: str, target: str, **options: Any) -> int:
@@ -144,10 +76,7 @@ def make_plan(
     **options: Any,
 ) -> int | None:
     """Print or save the plan of a transfer; return the exit code."""
-    settings = common.settings()
-    recorded = pop_recorded(options)
-    ends = read_location(source, settings), read_target(target, settings)
-    request = Request("plan", *ends, rules_of(options), recorded=recorded)
+    request = plan_request(source, target, with_names(options), common.settings())
 
     def show(found: TransferPlan) -> None:
         if output is None:
@@ -160,52 +89,29 @@ def make_plan(
     return _plan_exit(found, target, detailed=detailed_exit_code)
 
 
-def apply_plan(
-    common: Common,
-    file: str,
-    ends: tuple[str, ...],
-    *,
-    backup_dir: str | None,
-    dry_run: bool,
-    detailed_exit_code: bool,
-    bwlimit: int | None,
-    push_to: tuple[str, ...],
-    no_save: bool,
-) -> int | None:
+def apply_plan(common: Common, file: str, ends: tuple[str, ...], **options: Any) -> int | None:
     """Execute a saved plan; return the exit code."""
     if len(ends) not in {0, 2}:
         raise UsageError("usage", "give both FROM and TO, or neither", hint="See: hibali apply --help")
     settings = common.settings()
     named = [read_location(text, settings) for text in ends]
-    from transfers.planning.plan_file import check_trust, read_plan  # start-up: only for saved plans
-
-    saved = read_plan(Path(file))
-    with closing(saved.planned):
-        header = saved.header
-        source, target = (
-            read_location(os.fsdecode(place.text), settings, literal=True)
-            for place in (header.source, header.target)
-        )
-        doubts = check_trust(saved, (source, target), named, Path(file))
-        if doubts:
-            common.output.warn(f"{file}: {doubts}. Executed because its source and target were given.")
-        common.output.info(f"{source.text} to {target.text}, as planned at {header.at}")
-        backup = None if backup_dir is None else read_target(backup_dir, settings)
-        saving = saving_of(push_to, no_save=no_save)
-        request = Request("apply", source, target, header.rules, saved, backup, bwlimit or 0, saving=saving)
-        return execute_request(common, request, dry_run=dry_run, detailed=detailed_exit_code)
+    with saved_request(Path(file), named, options, settings, common.output.warn) as request:
+        assert request.saved is not None
+        planned = request.saved.header.at
+        common.output.info(f"{request.source.text} to {request.target.text}, as planned at {planned}")
+        return execute_request(common, request, options)
 
 
-def _move_files(common: Common, operation: str, source: str, target: str, options: dict[str, Any]) -> int:
+def _move_files(common: Common, operation: str, source: str, target: str, options: Mapping[str, Any]) -> int:
     """Execute one push, pull or sync, or print its plan; return the exit code."""
-    dry_run, detailed = options.pop("dry_run"), options.pop("detailed_exit_code")
-    request = request_of(common, operation, source, target, options)
-    return execute_request(common, request, dry_run=dry_run, detailed=detailed)
+    request = transfer_request(operation, source, target, with_names(options), common.settings())
+    return execute_request(common, request, options)
 
 
-def execute_request(common: Common, request: Request, *, dry_run: bool, detailed: bool) -> int:
-    """Execute a request and print the receipt, or only print the plan; return the exit code."""
+def execute_request(common: Common, request: Request, options: Mapping[str, Any]) -> int:
+    """Execute a request and print the receipt, or with --dry-run only print the plan; return the exit code."""
     title = f"{request.operation} {request.source.text} {request.target.text}"
+    dry_run, detailed = options["dry_run"], options["detailed_exit_code"]
     with listening(common, title, records=not dry_run, ends_at_plan=dry_run) as on_event:
         if dry_run:
             found = plan_only(request, lambda plan: _show_plan(common, plan, detailed=detailed), on_event)

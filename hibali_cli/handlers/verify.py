@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -13,24 +13,23 @@ from typing import Any
 
 from hibali import __version__
 from hibali.amounts import format_size
-from hibali.config.settings import Settings
 from hibali.errors import Exit, IncompleteError, UsageError
 from hibali.events import Event, Failed, Hashing, Listener, Noted
 from hibali.files import WholeFile
 from hibali.locations import Location, read_location
 from hibali.text import counted, path_fields
+from hibali_api.transfer_request import hashing_from, verification_request
 from hibali_cli.failure import print_error
-from hibali_cli.handlers.transfers import pop_selection
+from hibali_cli.handlers.transfers import with_names
 from hibali_cli.interruption import OutOfTime
 from hibali_cli.options import Common
 from hibali_cli.progress import listening
-from transfers.engine.request import feature_options
 from transfers.history.journal import Coverage, Receipt, verification_errors
-from transfers.inventory import Hashed, HashingOption, Inventory, InventoryRequest
-from transfers.manifest import Manifest, is_bag_name, open_manifest, read_manifest, write_bag, write_line
+from transfers.inventory import Hashed, Inventory, InventoryRequest
+from transfers.manifest import Manifest, open_manifest, read_manifest, write_bag, write_line
 from transfers.model.entry import Verification
 from transfers.model.rules import Rules
-from transfers.verify import VerificationRequest, Verifier, read_share
+from transfers.verify import VerificationRequest, Verifier
 
 
 def verify(common: Common, first: str, second: str | None, **options: Any) -> int:
@@ -59,29 +58,12 @@ def _read_request(
     manifest_path = options["manifest"]
     if manifest_path is not None and second is not None:
         raise UsageError("usage", "--manifest cannot be used with two locations", subject="--manifest")
-    if options["bagit"] and manifest_path is None:
-        raise UsageError("usage", "--bagit needs --manifest", subject="--bagit")
-    if options["seed"] is not None and options["sample"] is None:
-        raise UsageError("usage", "--seed needs --sample", subject="--seed")
     if manifest_path == options["files_from"] == "-":
         raise UsageError(
             "usage", "only one of --manifest and --files-from can be stdin", subject="--files-from"
         )
-    settings = common.settings()
-    places = read_location(first, settings), read_location(second, settings) if second else None
-    hashing = _hashing(options, settings, [place for place in places if place is not None])
-    return VerificationRequest(
-        *places,
-        manifest=None
-        if manifest_path is None
-        else _read(manifest_path, bag=options["bagit"] or is_bag_name(manifest_path)),
-        rules=Rules(**pop_selection(options)),
-        exact=options["exact"],
-        sample=read_share(options["sample"]) if options["sample"] is not None else None,
-        seed=options["seed"],
-        resume=options["resume"],
-        hashing=hashing,
-    )
+    manifest = None if manifest_path is None else _read(manifest_path, bag=options["bagit"])
+    return verification_request(first, second, manifest, with_names(options), common.settings())
 
 
 def _read(manifest_path: str, *, bag: bool) -> Manifest:
@@ -258,19 +240,13 @@ def _inside(place: Location, name: str) -> bytes | None:
     return found.removeprefix(root) if found.startswith(root) else None
 
 
-def _hashing(options: dict[str, Any], settings: Settings, places: Sequence[Location]) -> HashingOption | None:
-    """Return the option that lets files be hashed elsewhere, if one is given. Raises `UsageError`."""
-    made = feature_options(options, settings, places)
-    return next((each for each in made if isinstance(each, HashingOption)), None)
-
-
 def make_manifest(
     common: Common, location: str, output: str | None, bagit: str | None, **options: Any
 ) -> int | None:
     """Write the manifest of a location, or make a bag of it; return the exit code."""
     settings = common.settings()
     place = read_location(location, settings)
-    hashing = _hashing(options, settings, (place,))
+    hashing = hashing_from(options, settings, (place,))
     rules = Rules(include=options["include"], exclude=options["exclude"])
     wanted = InventoryRequest(place, rules, recorded=options["recorded"], hashing=hashing)
     if bagit is None:

@@ -8,8 +8,9 @@ from hibali.amounts import format_size
 from hibali.errors import Exit
 from hibali.locations import read_key, read_location, read_target
 from hibali.text import counted, path_fields
+from hibali_api.transfer_request import transfer_request
 from hibali_cli.failure import print_error
-from hibali_cli.handlers.transfers import execute_request, request_of, show_receipt
+from hibali_cli.handlers.transfers import execute_request, show_receipt, with_names
 from hibali_cli.options import Common
 from hibali_cli.progress import listening
 from hibali_cli.records import event_fields
@@ -18,27 +19,14 @@ from transfers.move import MoveRequest, check_one_site, copy_within, move, plan_
 from transfers.planning.planner import incomplete
 from transfers.remove import RemovalPlan
 
-# The options of `sync` that `cp` does not have.
-_WITHOUT: dict[str, Any] = {
-    "delete": False,
-    "max_delete": None,
-    "allow_empty_source": False,
-    "via": "stream",
-    "give_up_after": None,
-    "cancel_on_interrupt": False,
-    "push_to": (),
-    "no_save": False,
-}
-
 
 def copy_files(common: Common, source: str, target: str, **options: Any) -> int:
     """Copy files within a site, or print the plan; return the exit code."""
     settings = common.settings()
     read = read_key if options["exact_key"] else read_location
     check_one_site("cp", read(source, settings), read_target(target, settings))
-    dry_run, detailed = options.pop("dry_run"), options.pop("detailed_exit_code")
-    request = copy_within(request_of(common, "cp", source, target, {**options, **_WITHOUT}))
-    return execute_request(common, request, dry_run=dry_run, detailed=detailed)
+    request = copy_within(transfer_request("cp", source, target, with_names(options), settings))
+    return execute_request(common, request, options)
 
 
 def move_path(common: Common, source: str, target: str, *, dry_run: bool) -> int:

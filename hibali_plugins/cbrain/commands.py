@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-import click
-
+from hibali_api.transfer_options import Types
 from hibali_cli.command import AddedOptions
+from hibali_cli.options import made_options
 
 # push and sync read it: a site of any kind may have types (`StoreKind.with_file_type`)
-type_options = AddedOptions(
-    (
-        click.Option(
-            ["--as-type"],
-            metavar="TYPE",
-            help="The type of new files at a CBRAIN portal, such as TextFile; by default guessed from their names.",
-        ),
-    ),
-    after="no_save",
-)
+type_options = AddedOptions(made_options(Types), after="save")

@@ -37,7 +37,7 @@ push_options = AddedOptions(
             help="With --follow, end when FILE exists on this machine and all files were sent.",
         ),
     ),
-    after="no_save",
+    after="save",
     calls="hibali_plugins.follow.following:push",
     checks="hibali_plugins.follow.following:pop_follow_options",
     examples=(

@@ -8,7 +8,8 @@ from typing import Any
 
 from hibali.errors import UsageError
 from hibali.system_errors import exit_of
-from hibali_cli.handlers.transfers import request_of, show_receipt
+from hibali_api.transfer_request import transfer_request
+from hibali_cli.handlers.transfers import show_receipt, with_names
 from hibali_cli.options import Common
 from hibali_cli.progress import listening
 from hibali_plugins.follow.operation import follow
@@ -51,8 +52,7 @@ def push(common: Common, local: str, target: str, **options: Any) -> int:
     """Follow the source, and print the receipt also of an interruption; return the exit code."""
     following = pop_follow_options(options)
     assert following is not None
-    del options["dry_run"], options["detailed_exit_code"]
-    request = request_of(common, "push", local, target, options)
+    request = transfer_request("push", local, target, with_names(options), common.settings())
     with listening(common, f"push {local} {target}") as on_event:
         receipt, interruption = follow(request, following, on_event)
     if interruption is not None:

@@ -1,35 +1,18 @@
-"""Declare --pack and --pack-size, and make the option of a transfer from them."""
+"""Add --pack and --pack-size to push and sync, and make the option of a transfer from them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-import click
-
 from hibali.config.settings import Settings
-from hibali.errors import UsageError
 from hibali.locations import Location
+from hibali_api.transfer_options import Packing
 from hibali_cli.command import AddedOptions
-from hibali_cli.transfer_options import read_size_option
+from hibali_cli.options import made_options
 from transfers.engine.request import FeatureOption
 
-sync_options = AddedOptions(
-    (
-        click.Option(
-            ["--pack"],
-            is_flag=True,
-            help="Pack the files into a few tar files, each with an index, for tape or inode quotas.",
-        ),
-        click.Option(
-            ["--pack-size"],
-            metavar="SIZE",
-            callback=read_size_option,
-            help="With --pack, the maximum size of a tar file (default: 1GiB).",
-        ),
-    ),
-    after="detach",
-)
+sync_options = AddedOptions(made_options(Packing), after="detach")
 push_options = sync_options._replace(
     examples=(
         (
@@ -41,11 +24,9 @@ push_options = sync_options._replace(
 
 
 def make_option(values: dict[str, Any], settings: Settings, ends: Sequence[Location]) -> FeatureOption | None:
-    """Return the option --pack, None if it is not given. Raises `UsageError`."""
+    """Return the option --pack, None if it is not given."""
     del settings, ends
     packs, size = values.pop("pack", False), values.pop("pack_size", None)
-    if not packs and size is not None:
-        raise UsageError("usage", "--pack-size needs --pack", hint="See: hibali push --help")
     if not packs:
         return None
     from hibali_plugins.packs.writing import PackOption  # start-up: only with --pack

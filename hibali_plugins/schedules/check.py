@@ -17,10 +17,11 @@ from hibali.config.settings import Settings
 from hibali.documents import read_json_file
 from hibali.errors import HibaliError, NotFoundError, TryLaterError, UsageError
 from hibali.locations import Location, check_writable, read_location
+from hibali_api.transfer_request import transfer_request
 from hibali_cli.command import function_of
 from hibali_cli.completion import ENDS, PIPELINES, PLACES, REMOTES, RUNS, SITES, kinds_of
 from hibali_cli.failure import print_error
-from hibali_cli.handlers.transfers import request_of
+from hibali_cli.handlers.transfers import with_names
 from hibali_cli.options import COMMON_NAMES, INPUT_FILE, NEW_NAME, READ, WRITTEN, Common, Use
 from hibali_plugins.schedules.environment import bare_environment
 from hibali_plugins.schedules.preflight import (
@@ -283,11 +284,8 @@ def _check_options(common: Common, command: Command) -> None:
     for added in getattr(command.context.command, "added", {}).values():
         if added.checks:
             function_of(added.checks)(options)
-        for option in added.options if added.calls else ():
-            options.pop(str(option.name), None)
-    del options["dry_run"], options["detailed_exit_code"]
-    with_config = replace(common, config=command.context.params.get("config") or common.config)
-    check_writable(request_of(with_config, command.name, source, target, options).target)
+    settings = replace(common, config=command.context.params.get("config") or common.config).settings()
+    check_writable(transfer_request(command.name, source, target, with_names(options), settings).target)
 
 
 def _check_files(command: Command) -> None:

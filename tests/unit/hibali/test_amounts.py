@@ -11,9 +11,10 @@ import pytest
 from hibali.amounts import MOST_COUNT, read_duration, read_job_time, read_moment, read_size
 from hibali.config.schema import Note, duration, size, whole, whole_duration
 from hibali.errors import UsageError
+from hibali.options import read_options
 from hibali_api.calls import bounded
 from hibali_api.runs import _resources
-from hibali_api.transfers import _size
+from hibali_api.transfer_request import TransferOptions
 from hibali_cli.handlers.site_cache import _read_limit
 from hibali_cli.root import root
 from transfers.model.rules import read_delete_limit
@@ -92,10 +93,12 @@ def test_calls_from_python_have_the_same_limits() -> None:
         with pytest.raises(UsageError):
             _resources({name: 10**30})
     with pytest.raises(UsageError, match="8 EiB"):
-        _size(10**30)
+        read_options(TransferOptions, {"min_size": 10**30})
     for longest in (timedelta.max, timedelta.min):
         with pytest.raises(UsageError, match="100 years"):
-            bounded(longest, "newer")
+            read_options(TransferOptions, {"newer": longest})
+        with pytest.raises(UsageError, match="100 years"):
+            bounded(longest, "until")
     with pytest.raises(UsageError, match="number of files"):
         read_delete_limit(NINES)
 
