@@ -13,13 +13,14 @@ from pathlib import Path
 from queue import Queue
 from typing import Any, Literal, Unpack
 
-from hibali.amounts import NONE, check_count, check_duration, read_job_time, read_memory
 from hibali.cancellation import Cancellation
 from hibali.config.settings import site_for_runs
 from hibali.documents import read_json_file
 from hibali.errors import UsageError
 from hibali.events import Listener, Noted
+from hibali.options import document, read_options
 from hibali_api.calls import Call, CallOptions, Place, calling, place_text
+from hibali_api.job_options import IdentityOptions, ResourceOptions, resources_from
 from hibali_api.notebook import html_of
 from hibali_api.transfers import check_receipt
 from registry.catalogue import Catalogue
@@ -49,7 +50,6 @@ from runs.records import choose_task
 from runs.request import Request, with_job_proxy
 from runs.reuse import Reuse
 from runs.run_index import RunFilter, find_run_ids
-from runs.schedulers.base import Resources, check_directive, check_plain
 from runs.site_session import SiteOpener, SiteSession
 from runs.stage import Synchroniser
 from runs.status import find_failure
@@ -60,41 +60,20 @@ from transfers.history.journal import Receipt
 Values = Mapping[str, Any]
 
 
-class JobOptions(CallOptions, total=False):
-    """The resources of a job, as the options of `hibali run` with these names; missing ones have defaults.
+class JobOptions(CallOptions, ResourceOptions, IdentityOptions, total=False):
+    """The options of a run, as those of `hibali run` with these names; missing ones have defaults.
 
-    "none" requests no nodes, tasks, cores, memory, time or gpus, although the author or the site suggests some.
-
-    Attributes:
-        memory: for each node, in bytes or as text such as "16G".
-        time: the time limit, in seconds or as text such as "90m" or "2-00:00:00".
-        directives: options for the scheduler in its own syntax.
-        name: a name of your own, to distinguish runs.
-        image: use the image of this archive, or accept the image `sha256:ID`.
-        after: start when these runs have succeeded.
-        hold: start only after `hibali runs release`.
-        reuse: return an earlier run that computed the same.
-        new: start a new run although one of the same call is unfinished.
-        pilot: run the tasks of a sweep inside one job after the other, at most so many.
+    `after`: start when these runs have succeeded. `hold`: start only after `hibali runs release`. `reuse`: return an earlier run that
+    computed the same. `pilot`: run the tasks of a sweep inside one job after the other, at most so many.
     """
 
-    nodes: int | Literal["none"]
-    tasks: int | Literal["none"]
-    cores: int | Literal["none"]
-    memory: int | str
-    time: int | str
-    gpus: int | Literal["none"]
-    partition: str
-    account: str
-    reservation: str
-    directives: Sequence[str]
-    name: str
-    image: str
     after: Sequence[Run | str]
     hold: bool
     reuse: bool
-    new: bool
     pilot: int
+
+
+document(JobOptions)
 
 
 class _StartedError(Exception):
@@ -426,45 +405,16 @@ def _combined(rows: Sequence[Row], params: Mapping[str, Sequence[Any]]) -> list[
 
 
 def _run_options(site: str, given: Mapping[str, Any]) -> RunOptions:
+    values = read_options(JobOptions, given)
     after = tuple(each.id if isinstance(each, Run) else each for each in given.get("after", ()))
     return RunOptions(
         sites=(site,),
-        name=str(given.get("name", "")),
-        new=bool(given.get("new")),
-        image=place_text(given.get("image", "")),
-        job=RequestedJob(_resources(given)),
+        name=values["name"],
+        new=values["new"],
+        image=place_text(values["image"]),
+        job=RequestedJob(resources_from(values)),
         start=StartOptions(after, hold=bool(given.get("hold")), wait=True, sweep=False),
     )
-
-
-_COUNTS = {"nodes": (1, 10**6), "tasks": (1, 10**6), "cores": (1, 10**6), "gpus": (0, 1024)}
-
-
-def _resources(given: Mapping[str, Any]) -> Resources:
-    """Return the requested resources. Raises `UsageError`."""
-    for name in ("partition", "account", "reservation"):
-        if name in given:
-            check_plain(given[name], name)
-    directives = tuple(given.get("directives", ()))
-    for text in directives:
-        check_directive(text)
-    try:
-        for name, (least, most) in _COUNTS.items():
-            if given.get(name, NONE) != NONE:
-                check_count(given[name], least, most)
-        memory, seconds = given.get("memory"), given.get("time")
-        memory = None if memory is None else read_memory(memory)
-        if isinstance(seconds, str) and seconds != NONE:
-            seconds = read_job_time(seconds)
-        elif isinstance(seconds, int):
-            check_duration(seconds)
-    except ValueError as problem:
-        raise UsageError("usage", str(problem)) from None
-    counts = {name: given.get(name) for name in _COUNTS}
-    amounts = {"memory_megabytes": memory, "seconds": seconds, **counts}
-    texts = {name: given.get(name) for name in ("partition", "account", "reservation")}
-    requested: dict[str, Any] = {name: 0 if each == NONE else each for name, each in amounts.items()}
-    return Resources(directives=directives, **requested, **texts)
 
 
 def _follow(call: Call, runs: list[model.Run]) -> None:

@@ -2,99 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from hibali.amounts import NONE, read_job_time, read_memory
 from hibali.errors import UsageError
-from hibali_cli.options import OUTPUT_FILE, OUTPUT_PLACE
+from hibali_api.job_options import IdentityOptions, ResourceOptions, resources_from
+from hibali_cli.options import OUTPUT_FILE, OUTPUT_PLACE, options
 
 # `hibali run --help` imports this module: slow imports are local.
 if TYPE_CHECKING:
     from runs.fast_storage import FastOptions
     from runs.new_request import CollectOptions, RunOptions, SweepOptions
     from runs.schedulers.base import Resources
-
-Decorator = Callable[[Any], Any]
-
-
-class _Count(click.IntRange):
-    """A count, or `none`, which is 0: the resource is not requested although the author or the site suggests it."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """See click."""
-        return 0 if value == NONE else super().convert(value, param, ctx)
-
-
-_GPU_COUNT = _Count(0, 1024)
-_COUNT = _Count(1, 1_000_000)
-_LONGEST_NAME = 200
-
-
-def _read_time_option(context: click.Context, option: click.Parameter, text: str | None) -> int | None:
-    try:
-        return 0 if text == NONE else None if text is None else read_job_time(text)
-    except ValueError as problem:
-        raise click.BadParameter(str(problem), context, option) from None
-
-
-def _read_memory_option(context: click.Context, option: click.Parameter, text: str | None) -> int | None:
-    """Return MiB, rounded up: the scheduler may kill a job that uses more than it requested."""
-    try:
-        return None if text is None else read_memory(text)
-    except ValueError as problem:
-        raise click.BadParameter(str(problem), context, option) from None
-
-
-_RESOURCE_OPTIONS: tuple[Decorator, ...] = (
-    click.option(
-        "--nodes",
-        type=_COUNT,
-        metavar="N",
-        help="The number of nodes; `none` requests no resource that the author suggests, also with the next options.",
-    ),
-    click.option(
-        "--tasks", type=_COUNT, metavar="N", help="The number of MPI tasks, started by the site's launcher."
-    ),
-    click.option("--cores", type=_COUNT, metavar="N", help="The number of cores for each task."),
-    click.option(
-        "--memory", callback=_read_memory_option, metavar="SIZE", help="Memory for each node, such as 16G."
-    ),
-    click.option(
-        "--time",
-        "seconds",
-        callback=_read_time_option,
-        metavar="TIME",
-        help="The time limit of the job: [D-]HH:MM:SS, or a duration such as 90m.",
-    ),
-    click.option("--gpus", type=_GPU_COUNT, metavar="N", help="GPUs for each node; 0 for none."),
-    click.option("--partition", metavar="P", help="The partition or queue of the job."),
-    click.option("--account", metavar="A", help="The account to charge the job to."),
-    click.option("--reservation", metavar="R", help="The reservation for the job."),
-    click.option(
-        "--directive",
-        "directives",
-        multiple=True,
-        metavar="OPTION",
-        help="An additional option for the scheduler in its own syntax, as in --directive=--qos=long; repeatable.",
-    ),
-)
-_RESOURCE_NAMES = (
-    "nodes",
-    "tasks",
-    "cores",
-    "memory",
-    "seconds",
-    "gpus",
-    "partition",
-    "account",
-    "reservation",
-    "directives",
-)
-
 
 notify_option = click.option(
     "--notify",
@@ -103,7 +25,7 @@ notify_option = click.option(
 )
 
 
-_RUN_OPTIONS: tuple[Decorator, ...] = (
+add_run_options = options(
     click.option(
         "--site",
         "site_names",
@@ -140,14 +62,7 @@ _RUN_OPTIONS: tuple[Decorator, ...] = (
         help="Wait for the end; exit 7 when the tool fails, 9 when a required output is missing.",
     ),
     click.option("--dry-run", is_flag=True, help="Only print the job that would be submitted."),
-    click.option("--name", default="", metavar="NAME", help="A name of your own, to distinguish runs."),
-    click.option("--new", is_flag=True, help="Start a new run, even if this command has an unfinished one."),
-    click.option(
-        "--image",
-        default="",
-        metavar="ARCHIVE|sha256:ID",
-        help="Use the image of this archive, or accept this image.",
-    ),
+    IdentityOptions,
     click.option(
         "--fast",
         "fast_inputs",
@@ -164,7 +79,7 @@ _RUN_OPTIONS: tuple[Decorator, ...] = (
     click.option(
         "--no-fast", is_flag=True, help="Use no fast storage, even if the site's configuration does."
     ),
-    *_RESOURCE_OPTIONS,
+    ResourceOptions,
     click.option(
         "--with-proxy/--no-proxy",
         "proxy",
@@ -211,22 +126,6 @@ _RUN_OPTIONS: tuple[Decorator, ...] = (
 )
 
 
-def add_resource_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options for the resources of a job to a command's function, which gets each as a parameter."""
-    return _add(_RESOURCE_OPTIONS, function)
-
-
-def add_run_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add all options of `hibali run` to a command; `read_run_options` reads their values."""
-    return _add(_RUN_OPTIONS, function)
-
-
-def _add(options: Sequence[Decorator], function: Callable[..., Any]) -> Callable[..., Any]:
-    for option in reversed(options):
-        function = option(function)
-    return function
-
-
 def read_run_options(values: Mapping[str, Any], participants: tuple[str, ...] = ()) -> RunOptions:
     """Read the values of the options of `hibali run`; raises `UsageError` for options that contradict each other.
 
@@ -239,7 +138,7 @@ def read_run_options(values: Mapping[str, Any], participants: tuple[str, ...] = 
         StartOptions,
     )
 
-    wait, name = values["wait"], values["name"]
+    wait = values["wait"]
     sweep = _read_sweep_options(values, participants)
     collect = CollectOptions(*(values[each] for each in ("folder", "dataset", "no_save", "table")))
     check_collecting(collect, wait=wait)
@@ -250,19 +149,13 @@ def read_run_options(values: Mapping[str, Any], participants: tuple[str, ...] = 
             subject="--notify",
             hint="Add --wait.",
         )
-    if any(ord(letter) < 32 for letter in name) or len(name) > _LONGEST_NAME:
-        raise UsageError(
-            "bad-name",
-            f"the name of a run must be one line of at most {_LONGEST_NAME} characters",
-            subject="--name",
-        )
     return RunOptions(
         sites=values["site_names"],
         explain=values["explain"],
-        name=name,
+        name=values["name"],
         new=values["new"],
         image=values["image"],
-        job=RequestedJob(read_resource_options(values), _read_fast_options(values), values["proxy"]),
+        job=RequestedJob(resources_from(values), _read_fast_options(values), values["proxy"]),
         sweep=sweep,
         start=StartOptions(values["after"], values["hold"], wait, sweep is not None),
         collect=collect,
@@ -349,23 +242,10 @@ def check_collecting(collect: CollectOptions, *, wait: bool) -> None:
         raise UsageError("usage", "--no-save needs --collect", subject="--no-save")
 
 
-def read_resource_options(values: Mapping[str, Any]) -> Resources:
-    """Read the resources that the command line requests; raises `UsageError` for text that cannot be a directive."""
-    from runs.schedulers.base import Resources, check_directive, check_plain  # start-up: not for --help
-
-    for name in ("partition", "account", "reservation"):
-        if values[name] is not None:
-            check_plain(values[name], name)
-    for text in values["directives"]:
-        check_directive(text)
-    amounts = {name: values[name] for name in _RESOURCE_NAMES if name != "memory"}
-    return Resources(memory_megabytes=values["memory"], **amounts)
-
-
 def parse_resource_argv(argv: Iterable[str]) -> Resources:
     """Read the resources from options that `resource_argv` wrote."""
     from runs.new_request import PROXY_OPTIONS  # start-up: not for --help
 
-    command: Any = add_resource_options(click.command()(lambda: None))
-    options = [str(each) for each in argv if each not in PROXY_OPTIONS]
-    return read_resource_options(command.make_context("run", options).params)
+    command: Any = click.command()(options(ResourceOptions)(lambda: None))
+    words = [str(each) for each in argv if each not in PROXY_OPTIONS]
+    return resources_from(command.make_context("run", words).params)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import click
 
+from hibali_api.job_options import ResourceOptions
 from hibali_cli.command import Section, command
-from hibali_cli.run_options import add_resource_options
+from hibali_cli.options import options
 
 
 @command(
@@ -41,7 +42,7 @@ from hibali_cli.run_options import add_resource_options
     type=click.IntRange(1, 65535),
     help="The port here (default: any free one).",
 )
-@add_resource_options
+@options(ResourceOptions)
 def notebook_command() -> None:
     """Run a Jupyter server as a job at a site, and open a tunnel to it until the job ends.
 

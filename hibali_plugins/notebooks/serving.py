@@ -9,12 +9,12 @@ from typing import Any
 from hibali.config.model import Site
 from hibali.events import Listener
 from hibali.locations import read_target
+from hibali_api.job_options import resources_from
 from hibali_cli.handlers.run_sites import run_site, update_runs
 from hibali_cli.handlers.runs import report_ends
 from hibali_cli.options import Common
 from hibali_cli.output import flush_results
 from hibali_cli.progress import listening
-from hibali_cli.run_options import read_resource_options
 from hibali_plugins.notebooks.server import DESCRIPTOR, NotebookServer, start_notebook, wait_for_server
 from registry.catalogue import Catalogue
 from runs.model import Run
@@ -47,7 +47,7 @@ def serve_notebook(
     **resources: Any,
 ) -> int | None:
     """Run a Jupyter server until its job ends; report how it ended."""
-    job = _Job(folder or "", program, pipeline, read_resource_options(resources))
+    job = _Job(folder or "", program, pipeline, resources_from(resources))
     run_store = RunStore()
     at = run_site(common, site)
     with listening(common, f"notebook at {at.name}") as on_event:

@@ -13,7 +13,7 @@ from hibali.config.schema import Note, duration, size, whole, whole_duration
 from hibali.errors import UsageError
 from hibali.options import read_options
 from hibali_api.calls import bounded
-from hibali_api.runs import _resources
+from hibali_api.job_options import ResourceOptions
 from hibali_api.transfer_request import TransferOptions
 from hibali_cli.handlers.site_cache import _read_limit
 from hibali_cli.root import root
@@ -91,7 +91,7 @@ def test_every_number_of_an_option_has_limits() -> None:
 def test_calls_from_python_have_the_same_limits() -> None:
     for name in ("nodes", "tasks", "cores", "gpus", "memory", "time"):
         with pytest.raises(UsageError):
-            _resources({name: 10**30})
+            read_options(ResourceOptions, {name: 10**30})
     with pytest.raises(UsageError, match="8 EiB"):
         read_options(TransferOptions, {"min_size": 10**30})
     for longest in (timedelta.max, timedelta.min):

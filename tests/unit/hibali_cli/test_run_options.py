@@ -9,11 +9,9 @@ import pytest
 from click.testing import CliRunner
 
 from hibali.errors import UsageError
-from hibali_cli.run_options import (
-    add_resource_options,
-    parse_resource_argv,
-    read_resource_options,
-)
+from hibali_api.job_options import ResourceOptions, resources_from
+from hibali_cli.options import options
+from hibali_cli.run_options import parse_resource_argv
 from runs.new_request import resource_argv
 from runs.schedulers.base import Resources
 from runs.typed import DatasetRequest, recorded_request
@@ -24,9 +22,9 @@ def read(*words: str) -> Resources:
     found: list[Resources] = []
 
     @click.command()
-    @add_resource_options
+    @options(ResourceOptions)
     def command(**given: Any) -> None:
-        found.append(read_resource_options(given))
+        found.append(resources_from(given))
 
     ended = CliRunner().invoke(command, words, standalone_mode=False)
     if ended.exception is not None:
