@@ -8,7 +8,6 @@ before any request (S9). The scripts of its transfers need plainer paths still (
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,12 +26,11 @@ from hibali.http.addresses import Addresses
 from hibali.http.client import Bytes, Response
 from hibali.http.rest import Call, RestClient
 from hibali.request_limits import RequestLimit
-from hibali.text import printable
 from transfers.model.entry import Kind
 from transfers.stores.bearer.tokens import Tokens
 from transfers.stores.firecrest.settings import FirecrestSettings
 from transfers.stores.operations.base import Listed, Stat, form_of, plain_path
-from transfers.stores.server.machine import failure_of, name_of_folder_is_taken, refusal_of
+from transfers.stores.server.machine import failure_of, name_of_folder_is_taken, reason_in, refusal_of
 
 _DIRECT_BYTES = 5 * 1024 * 1024 - 4096  # earlier servers count an object's overhead, too
 _DOWNLOAD_BYTES = (5 * 1024 * 1024 - 1) // 4 * 3  # the output of base64 has to be shorter than the limit
@@ -41,7 +39,6 @@ _ESCAPE = re.compile(r"\\([0-7]{3}|.)", re.DOTALL)
 _ESCAPED = {"a": 7, "b": 8, "t": 9, "n": 10, "v": 11, "f": 12, "r": 13}
 _KINDS = {"d": Kind.FOLDER, "-": Kind.FILE, "l": Kind.LINK}
 _MOST_LISTING = 256 * 1024 * 1024
-_MOST_SHOWN = 300
 _MOST_PARTS = 10_000  # of an upload to S3
 
 
@@ -192,7 +189,7 @@ class FirecrestClient:
         content = {"path": self._text(path), "parent": parents}
         response = self._rest.send(Call.with_json("POST", f"{self._ops}/mkdir", content, accept=(400,)))
         if response.status == 400:
-            if "file exists" not in error_message(response).lower():
+            if "file exists" not in reason_in(response, "message").lower():
                 raise self._judge(Call("POST", "/"), response) or self._rest.bad_answer("status 400")
             if parents:
                 raise name_of_folder_is_taken(self.subject)
@@ -346,7 +343,7 @@ class FirecrestClient:
 
     def _judge(self, call: Call, response: Response) -> HibaliError | None:
         """Return the error that the server's message names."""
-        reason = error_message(response)
+        reason = reason_in(response, "message")
         if call.path == self._jobs and call.method == "POST" and response.status not in {401, 429, 503}:
             return UsageError(
                 "submission-rejected", f"FirecREST refuses the job: {reason}", subject=self.subject
@@ -364,15 +361,6 @@ class FirecrestClient:
 def is_plain(path: bytes) -> bool:
     """Return whether the scripts of transfers read a path as it is: they get it HTML-escaped, and for downloads without quotation marks."""
     return _PLAIN.fullmatch(path) is not None
-
-
-def error_message(response: Response) -> str:
-    """Return what the server says about an error, printable and short."""
-    try:
-        record = json.loads(response.body)
-        return printable(str(record.get("message", "")))[:_MOST_SHOWN]
-    except (ValueError, AttributeError, RecursionError):
-        return ""
 
 
 def _local_seconds(text: str) -> int:

@@ -27,7 +27,7 @@ from transfers.model.entry import Kind
 from transfers.stores.bearer.tokens import Tokens
 from transfers.stores.iri.settings import IriSettings
 from transfers.stores.operations.base import Listed, Stat, form_of, plain_path
-from transfers.stores.server.machine import failure_of, name_of_folder_is_taken, refusal_of
+from transfers.stores.server.machine import failure_of, name_of_folder_is_taken, reason_in, refusal_of
 
 _DIRECT_BYTES = 5 * 1024 * 1024  # OPS_SIZE_LIMIT
 _MOST_LISTING = 256 * 1024 * 1024
@@ -412,21 +412,12 @@ class IriClient:
 
     def _judge(self, call: Call, response: Response) -> HibaliError | None:
         """Return the error that the facility's problem record (RFC 9457) names."""
-        reason = problem_detail(response)
+        reason = reason_in(response, "detail", "title")
         if call.path.startswith("/compute/job/") and response.status not in {401, 403, 429, 503}:
             return UsageError(
                 "submission-rejected", f"the facility refuses the job: {reason}", subject=self.subject
             )
         return failure_of(reason, self.subject) or refusal_of(response.status, reason, self.subject)
-
-
-def problem_detail(response: Response) -> str:
-    """Return what the facility says about an error, printable and short."""
-    try:
-        record = json.loads(response.body)
-        return printable(str(record.get("detail") or record.get("title") or ""))[:_MOST_SHOWN]
-    except (ValueError, AttributeError, RecursionError):
-        return ""
 
 
 def _output_of(result: Any) -> Any:

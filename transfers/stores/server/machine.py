@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
@@ -10,6 +11,7 @@ from typing import NoReturn, TypeVar
 
 from hibali.errors import AccessError, HibaliError, IncompleteError, NotFoundError, RefusedError, UsageError
 from hibali.events import Listener
+from hibali.http.client import Response
 from hibali.locations import Location
 from hibali.text import printable
 from transfers.model.entry import Entry, Kind
@@ -18,6 +20,8 @@ from transfers.stores.server.filesystem import Filesystem
 from transfers.stores.server.own_files import OWN
 from transfers.stores.server.records import Found
 from transfers.stores.server.store import ServerStore
+
+_MOST_SHOWN = 300  # characters of what a service says
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -307,6 +311,15 @@ _REASONS: tuple[tuple[str, type[HibaliError], str, str], ...] = (
     ("is a directory", IncompleteError, "not-a-file", "it is a folder"),
 )
 _GENERAL = frozenset({401, 403, 404, 405, 408, 412, 413, 423, 425, 429})  # their status says enough
+
+
+def reason_in(response: Response, *keys: str) -> str:
+    """Return what a service says about an error in one of these fields, printable and short."""
+    try:
+        record = json.loads(response.body)
+        return printable(str(next(filter(None, map(record.get, keys)), "")))[:_MOST_SHOWN]
+    except (ValueError, AttributeError, RecursionError):
+        return ""
 
 
 def failure_of(reason: str, subject: str) -> HibaliError | None:

@@ -6,7 +6,6 @@ API's documentation. The server answers 500 for most of what a user did wrong, w
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -28,7 +27,7 @@ from hibali.request_limits import RequestLimit
 from hibali.text import printable
 from transfers.model.entry import Kind
 from transfers.stores.bearer.tokens import Tokens
-from transfers.stores.server.machine import failure_of
+from transfers.stores.server.machine import failure_of, reason_in
 from transfers.stores.server.records import Found
 from transfers.stores.unicore.settings import UnicoreSettings
 
@@ -297,21 +296,12 @@ class UnicoreClient:
 
     def _judge(self, call: Call, response: Response) -> HibaliError | None:
         """Return the error that the server's message names."""
-        reason = error_message(response)
+        reason = reason_in(response, "errorMessage")
         if call.path == "/jobs" and call.method == "POST" and response.status not in {401, 429, 503}:
             return UsageError(
                 "submission-rejected", f"UNICORE refuses the job: {reason}", subject=self.subject
             )
         return failure_of(reason, self.subject)
-
-
-def error_message(response: Response) -> str:
-    """Return what the server says about an error, printable and short."""
-    try:
-        record = json.loads(response.body)
-        return printable(str(record.get("errorMessage", "")))[:_MOST_SHOWN]
-    except (ValueError, AttributeError, RecursionError):
-        return ""
 
 
 def check_path(path: bytes, subject: str) -> None:
