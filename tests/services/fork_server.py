@@ -72,6 +72,9 @@ class Forked(subprocess.Popen[bytes]):
         self.stdin = self.stdout = self.stderr = None
         self._child_created = False  # nothing for Python to wait for
         self._ending = ending
+        self._waiting = (
+            threading.Lock()
+        )  # of several threads that wait, one reads the exit code and closes the socket
         self.returncode: int | None = None
         self.pid = _read_number(ending)
 
@@ -87,9 +90,13 @@ class Forked(subprocess.Popen[bytes]):
         return code
 
     def _result(self, seconds: float | None) -> int | None:
-        if self.returncode is None and _is_readable(self._ending, seconds):
-            self.returncode = _read_number(self._ending)
-            os.close(self._ending)  # until now its process id is its own, and can be sent a signal
+        if self._waiting.acquire(timeout=-1 if seconds is None else max(seconds, 0.0)):
+            try:
+                if self.returncode is None and _is_readable(self._ending, seconds):
+                    self.returncode = _read_number(self._ending)
+                    os.close(self._ending)  # until now its process id is its own, and can be sent a signal
+            finally:
+                self._waiting.release()
         return self.returncode
 
 
