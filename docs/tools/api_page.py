@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Iterator
-from types import ModuleType
+from itertools import chain
+from types import FunctionType, ModuleType
 
 import hibali
 
@@ -18,7 +20,26 @@ def python_page() -> str:
             lines += _module(f"hibali.{name}", value)
         elif callable(value):
             lines += _item(f"hibali.{name}", value, level=2)
+    for name, options in sorted(_options().items()):
+        lines += (f"## `{name}`", "", "```text", inspect.getdoc(options) or "", "```", "")
     return "\n".join(lines) + "\n"
+
+
+def _options() -> dict[str, type]:
+    """Return the declarations of options that functions take as `**options`, by name."""
+    public = [getattr(hibali, name) for name in dir(hibali)]
+    places = (vars(value).values() for value in public if inspect.ismodule(value) or inspect.isclass(value))
+    functions = filter(inspect.isfunction, (*public, *chain.from_iterable(places)))
+    return {each.__name__: each for value in functions if (each := _declaration(value)) is not None}
+
+
+def _declaration(function: FunctionType) -> type | None:
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            name = str(parameter.annotation).removeprefix("Unpack[").removesuffix("]")
+            found: type | None = getattr(sys.modules[function.__module__], name, None)
+            return found
+    return None
 
 
 def _module(name: str, module: ModuleType) -> Iterator[str]:

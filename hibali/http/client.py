@@ -72,6 +72,7 @@ class Response:
 Receive = Callable[[bytes], object]
 CONNECTIONS = 16  # that are kept to one server
 SILENCE_SECONDS = 120.0
+CONNECT_SECONDS = 20.0  # to an address that drops everything; each retry waits for it again
 
 
 class HttpClient:
@@ -237,7 +238,8 @@ def open_pool(origin: SplitResult, context: ssl.SSLContext | None, address: str 
     import urllib3
 
     host = origin.hostname or ""
-    fields: dict[str, Any] = {"maxsize": CONNECTIONS, "timeout": urllib3.Timeout(SILENCE_SECONDS)}
+    timeout = urllib3.Timeout(connect=CONNECT_SECONDS, read=SILENCE_SECONDS)
+    fields: dict[str, Any] = {"maxsize": CONNECTIONS, "timeout": timeout}
     if origin.scheme == "https":
         kind = watched(urllib3.HTTPSConnectionPool)
         fields |= {"ssl_context": context, "server_hostname": host}

@@ -20,7 +20,15 @@ from hibali.errors import (
     TryLaterError,
     UsageError,
 )
-from hibali.http.client import MAX_RESPONSE_BYTES, SILENCE_SECONDS, HttpClient, Response, open_pool, origin_of
+from hibali.http.client import (
+    CONNECT_SECONDS,
+    MAX_RESPONSE_BYTES,
+    SILENCE_SECONDS,
+    HttpClient,
+    Response,
+    open_pool,
+    origin_of,
+)
 from hibali.http.deadline import RESPONSE_SECONDS
 from hibali.http.errors import is_failing, reason_of, unreachable
 from hibali.retry import with_retries
@@ -214,7 +222,7 @@ def _open_proxied(proxy: str, parts: SplitResult, context: ssl.SSLContext | None
     manager = urllib3.ProxyManager(
         proxy if "://" in proxy else f"http://{proxy}",
         proxy_headers=urllib3.make_headers(proxy_basic_auth=credentials),
-        timeout=urllib3.Timeout(SILENCE_SECONDS),
+        timeout=urllib3.Timeout(connect=CONNECT_SECONDS, read=SILENCE_SECONDS),
         ssl_context=context,
     )
     port = parts.port or (443 if context else 80)

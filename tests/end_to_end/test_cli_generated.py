@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -100,6 +101,9 @@ def test_the_page_of_the_python_api_describes_every_public_name() -> None:
     assert "hibali.sites.add(name: str, table: Mapping[str, Any]" in page
     assert "## `hibali.Run`" in page
     assert "hibali.Run.wait" in page
+    assert "checksum: Compare by sha256 at both ends instead of by size and time." in page
+    for name in re.findall(r"see `(\w+)`", page):
+        assert f"## `{name}`" in page or f"## `hibali.{name}`" in page
 
 
 def test_the_settings_page_describes_every_key() -> None:
