@@ -25,7 +25,6 @@ FUTURE_PLUGINS = (
     "transfers/node",
     "transfers/engine/routes/gridftp",
     "transfers/stores/s3/nodes.py",
-    "transfers/stores/ebrains",
     "transfers/stores/firecrest",
     "transfers/stores/iri",
     "transfers/stores/operations",

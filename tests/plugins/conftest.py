@@ -1,4 +1,4 @@
-"""Give tests of plugins the fixtures of the transfer tests."""
+"""Give tests of plugins the fixtures of the tests of transfers and stores."""
 
 from tests.end_to_end.conftest import (
     bucket_there,
@@ -8,5 +8,6 @@ from tests.end_to_end.conftest import (
     transfers_to,
     unprivileged,
 )
+from tests.unit.transfers.stores.conftest import server
 
-__all__ = ["bucket_there", "folder_there", "local_there", "there", "transfers_to", "unprivileged"]
+__all__ = ["bucket_there", "folder_there", "local_there", "server", "there", "transfers_to", "unprivileged"]

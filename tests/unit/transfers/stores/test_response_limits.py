@@ -16,15 +16,15 @@ from hibali.http import fetch as http
 from hibali.http.deadline import request_timeout
 from hibali.http.fetch import fetch, post_json
 from hibali.locations import Location
+from hibali_plugins.ebrains import objects as ebrains_objects
+from hibali_plugins.ebrains import requests as ebrains_requests
+from hibali_plugins.ebrains.requests import DataProxy
+from hibali_plugins.ebrains.settings import EbrainsSettings
+from hibali_plugins.ebrains.store import Bucket
 from tests.support.endless_server import EndlessServer, bomb, drops
 from transfers.model.entry import Entry, Kind
 from transfers.model.units import Item, Unit
 from transfers.stores import url
-from transfers.stores.ebrains import objects as ebrains_objects
-from transfers.stores.ebrains import requests as ebrains_requests
-from transfers.stores.ebrains.requests import DataProxy
-from transfers.stores.ebrains.settings import EbrainsSettings
-from transfers.stores.ebrains.store import Bucket
 from transfers.stores.globus import clients
 from transfers.stores.globus.clients import limit_responses
 from transfers.stores.s3 import listing, requests

@@ -21,9 +21,9 @@ from hibali.http.client import Bytes, Receive, Response
 from hibali.http.deadline import RESPONSE_SECONDS, request_timeout
 from hibali.http.errors import BUSY, MAX_ERROR_BYTES, error_of, failed_request
 from hibali.http.rest import SAFE, Call, Policy, RestClient
+from hibali_plugins.ebrains.consent import Consent
+from hibali_plugins.ebrains.settings import EbrainsSettings
 from transfers.stores.bearer.tokens import Tokens
-from transfers.stores.ebrains.consent import Consent
-from transfers.stores.ebrains.settings import EbrainsSettings
 
 CONNECTIONS = 8  # requests at a time: the service is shared by many
 _RESPONSE_SECONDS = RESPONSE_SECONDS

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
+from hibali_plugins.ebrains.requests import CONNECTIONS
 from tests.services.ebrains import CLIENT, Ebrains
 from tests.services.fixtures import Bucket, Buckets
 from tests.support.secret_search import check_secrets_absent, watch_process_arguments
 from tests.support.trees import make_tree, read_tree
-from transfers.stores.ebrains.requests import CONNECTIONS
 
 MIB = 1 << 20
 IN_FLIGHT = 64 * MIB  # the most that a kill may cost

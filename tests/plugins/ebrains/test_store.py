@@ -14,16 +14,16 @@ import pytest
 from hibali.config.settings import SettingsError, parse_settings
 from hibali.errors import AccessError, HibaliError, IncompleteError, RefusedError, TryLaterError, UsageError
 from hibali.locations import Location
+from hibali_plugins.ebrains.kind import open_store
+from hibali_plugins.ebrains.objects import time_of
+from hibali_plugins.ebrains.probe import is_operation
+from hibali_plugins.ebrains.settings import TOKEN_URL, URL, EbrainsSettings
+from hibali_plugins.ebrains.store import EbrainsStore
 from tests.support.scripted_server import ScriptedServer
 from transfers.model.entry import Entry, Kind
 from transfers.model.facts import name_problem
 from transfers.model.units import Item, ListingIncompleteError, Unit
 from transfers.stores.bearer.tokens import Tokens, read_token
-from transfers.stores.ebrains.kind import open_store
-from transfers.stores.ebrains.objects import time_of
-from transfers.stores.ebrains.probe import is_operation
-from transfers.stores.ebrains.settings import TOKEN_URL, URL, EbrainsSettings
-from transfers.stores.ebrains.store import EbrainsStore
 
 DATASET = "131add71-e838-4dab-b953-7b7a69ac5d8f"
 ROW = {"name": "a", "bytes": 3, "hash": "e", "last_modified": "2026-01-02T03:04:05.123456"}
@@ -260,7 +260,7 @@ def test_unsafe_addresses_are_not_contacted(address: Any, opened: Open) -> None:
 
 
 def test_an_address_on_this_machine_is_only_for_a_service_on_it() -> None:
-    from transfers.stores.ebrains.requests import DataProxy
+    from hibali_plugins.ebrains.requests import DataProxy
 
     proxy = DataProxy(settings_of('bucket = "b"'), "lab")
     assert proxy._checked("https://objects.example.org/x?y=z") == "https://objects.example.org/x?y=z"

@@ -8,12 +8,8 @@ from itertools import chain
 from hibali.errors import HibaliError, NotFoundError, RefusedError
 from hibali.events import Listener, ignore
 from hibali.text import printable
-from transfers.agent.protocol import LEASE_SECONDS
-from transfers.model.entry import Entry, Kind, Verification
-from transfers.model.facts import Facts, is_own_name, name_problem, unsafe_component
-from transfers.model.units import Problem
-from transfers.stores.ebrains.objects import Objects, found_of
-from transfers.stores.ebrains.probe import (
+from hibali_plugins.ebrains.objects import Objects, found_of
+from hibali_plugins.ebrains.probe import (
     SEGMENT_BYTES,
     BucketSupport,
     facts_of,
@@ -22,7 +18,11 @@ from transfers.stores.ebrains.probe import (
     recall,
     remember,
 )
-from transfers.stores.ebrains.requests import CONNECTIONS, DataProxy
+from hibali_plugins.ebrains.requests import CONNECTIONS, DataProxy
+from transfers.agent.protocol import LEASE_SECONDS
+from transfers.model.entry import Entry, Kind, Verification
+from transfers.model.facts import Facts, is_own_name, name_problem, unsafe_component
+from transfers.model.units import Problem
 from transfers.stores.server.files import Put, Support, Traits, Words
 from transfers.stores.server.keys import Listed, Unlisted, in_order, is_folder_marker
 from transfers.stores.server.lease import Held, Lease

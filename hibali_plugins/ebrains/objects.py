@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 from hibali.errors import IncompleteError
 from hibali.http.client import Bytes, Response
 from hibali.http.errors import not_partial, truncated
+from hibali_plugins.ebrains.requests import DataProxy
 from transfers.agent.identity import Identity
 from transfers.model.entry import Entry, Kind
 from transfers.model.identities import identity_of_url
 from transfers.model.units import Problem
 from transfers.remote.shared_memory import allocate_buffer
-from transfers.stores.ebrains.requests import DataProxy
 from transfers.stores.server.files import LIST_SECONDS, Files
 from transfers.stores.server.keys import Listed, violation
 from transfers.stores.server.reading import Got, changed

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from hibali.config.kinds import StoreKind
 from hibali.config.model import Site
 from hibali.events import Listener, ignore
+from hibali_plugins.ebrains.settings import EbrainsSettings
 from transfers.stores.bearer.sites import secret_variables
-from transfers.stores.ebrains.settings import EbrainsSettings
 
 if TYPE_CHECKING:
     from hibali.locations import Location
-    from transfers.stores.ebrains.store import EbrainsStore
+    from hibali_plugins.ebrains.store import EbrainsStore
     from transfers.stores.login_protocol import LoginResult, Prompts
 
 
@@ -29,8 +29,8 @@ KIND = StoreKind(
 
 def open_store(location: Location, *, on_event: Listener = ignore) -> EbrainsStore:
     """Return the store of a bucket or dataset; a bucket is probed once, at a check or the first write."""
-    from transfers.stores.ebrains.requests import DataProxy  # start-up: config.toml is read with this module
-    from transfers.stores.ebrains.store import EbrainsStore  # start-up: as above
+    from hibali_plugins.ebrains.requests import DataProxy  # start-up: config.toml is read with this module
+    from hibali_plugins.ebrains.store import EbrainsStore  # start-up: as above
 
     site = location.site
     return EbrainsStore(
@@ -63,8 +63,8 @@ def check(site: Site, facts: dict[str, str | int | bool], *, on_event: Listener 
 
     With a login, this writes small objects into a bucket and removes them.
     """
-    from transfers.stores.ebrains.requests import DataProxy  # start-up: config.toml is read with this module
-    from transfers.stores.ebrains.store import EbrainsStore  # start-up: as above
+    from hibali_plugins.ebrains.requests import DataProxy  # start-up: config.toml is read with this module
+    from hibali_plugins.ebrains.store import EbrainsStore  # start-up: as above
 
     settings: EbrainsSettings = site.own
     proxy = DataProxy(settings, site.name, on_event)

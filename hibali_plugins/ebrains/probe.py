@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from hibali.errors import AccessError, HibaliError, IncompleteError
+from hibali_plugins.ebrains.objects import Objects, time_of
+from hibali_plugins.ebrains.requests import CONNECTIONS
 from transfers.model.entry import Verification
 from transfers.model.facts import Facts
-from transfers.stores.ebrains.objects import Objects, time_of
-from transfers.stores.ebrains.requests import CONNECTIONS
 from transfers.stores.server import probe as server_probe
 from transfers.stores.server.files import Put
 from transfers.stores.server.keys import Listed

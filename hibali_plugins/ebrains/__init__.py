@@ -1,0 +1,1 @@
+"""Sites that are buckets of the EBRAINS data proxy, or datasets of EBRAINS."""

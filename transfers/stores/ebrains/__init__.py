@@ -1,1 +1,0 @@
-"""Store files in a bucket of the EBRAINS data proxy."""
