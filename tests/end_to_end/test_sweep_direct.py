@@ -135,11 +135,12 @@ def test_tasks_of_other_values_have_other_folders_and_no_result_is_replaced(benc
     assert [(row["folder"], row["task"]) for row in rows] == [("say=a", 1), ("say=b", 2), ("say=c", 1)]
 
     (bench.folder / "input.txt").write_text("changed\n")
+    before = {*bench.run_ids()}
     refused = bench.run("answers.json", "--param", "say=a,d", *both, exit=8)
     assert refused.last["code"] == "other-result"
     assert "say=a/out.txt" in refused.last["message"]
     assert {each.parent.name: each.read_text() for each in results.rglob("out.txt")} == texts
-    again = bench.run_ids()[-1]
+    [again] = {*bench.run_ids()} - before
     bench.hibali("runs", "collect", again, "back", "--json", exit=8)
     bench.hibali("runs", "collect", again, "elsewhere", exit=0)
     assert {each.parent.name: each.read_text() for each in results.rglob("out.txt")} == texts
