@@ -52,7 +52,8 @@ log_in, log_out = web_login.log_in, web_login.log_out
 _MOST_WHOLE = 64 * 1024 * 1024  # largest file read whole from a server without ranges
 _RESPONSE_SECONDS = RESPONSE_SECONDS
 _ABSENT = frozenset({404, 410})
-_LINK = re.compile(r"""<[aA]\s+(?:[^>]*?\s+)?(?:href|HREF)=["']([^"']+)""")
+# linear in the page's size, whatever a server sends: no part can match what another one matched
+_LINK = re.compile(r"""<[aA](?=\s)[^<>]{0,8192}?\s(?:href|HREF)=["']([^"']+)""")
 
 
 class Page(NamedTuple):

@@ -1,10 +1,11 @@
-"""Test a web server that accepts a request but sends nothing, and one with a self-signed certificate."""
+"""Test a web server that accepts a request but sends nothing, endless pages, and a self-signed certificate."""
 
 from __future__ import annotations
 
 import socket
 import ssl
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -28,6 +29,21 @@ def test_a_silent_server_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
             web.get(b"large", length=1)
         web.close()
     assert (refused.value.code, refused.value.exit) == ("unreachable", 5)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("part", [b" ", b" <a", b"<a href=", b'<a\t" href'])
+def test_a_page_cannot_keep_the_search_for_links_busy(part: bytes, tmp_path: Path) -> None:
+    page = b"<a" + part * 300_000 + b'<a class="x" href="file">file</a>'
+    (tmp_path / "index.html").write_bytes(page)
+    handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
+    with QuietServer(("127.0.0.1", 0), handler) as server:
+        serve_in_thread(server)
+        web = Web(f"http://127.0.0.1:{server.server_port}/", "lab")
+        links = web.links(b"")
+        web.close()
+        server.shutdown()
+    assert links in ({b"file": False}, {})
 
 
 class QuietServer(ThreadingHTTPServer):
