@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, get_args, get_origin
+from typing import Any, ForwardRef, NamedTuple, get_args, get_origin
 
 from hibali.amounts import NONE, check_count
 from hibali.errors import UsageError
@@ -67,8 +67,10 @@ class Option(NamedTuple):
 
 
 def declared_by(options: type) -> Iterator[Option]:
-    """Yield the options that a TypedDict declares; its module must not postpone annotations."""
+    """Yield the options that a TypedDict declares. Raise TypeError if its module postpones annotations."""
     for name, annotation in options.__annotations__.items():
+        if isinstance(annotation, ForwardRef) and "Annotated[" in annotation.__forward_arg__:
+            raise TypeError(f"{options.__module__} postpones annotations, so {name} declares no option")
         if hasattr(annotation, "__metadata__"):
             option, kind = annotation.__metadata__[0], annotation.__origin__
             missing = False if kind is bool else () if get_origin(kind) is Sequence else None

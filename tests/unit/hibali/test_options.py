@@ -118,3 +118,14 @@ def test_an_age_can_be_a_time_or_text() -> None:
     newer = datetime(2026, 1, 31, tzinfo=UTC)
     values = [read_options(TransferOptions, {"newer": each})["newer"] for each in (newer, str(newer))]
     assert values == [int(newer.timestamp()) * 10**9] * 2
+
+
+class Postponed(TypedDict, total=False):
+    """Options of a module whose annotations are only text."""
+
+    size: "Annotated[int, Option('At most SIZE.')]"
+
+
+def test_postponed_annotations_are_noticed() -> None:
+    with pytest.raises(TypeError, match="postpones"):
+        defaults_of(Postponed)
