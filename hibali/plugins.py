@@ -79,12 +79,12 @@ def find(group: str, name: str) -> Any | None:
     """
     value = _folders().get(group, {}).get(name)
     if value is not None:
-        return _object_of(value)
+        return object_of(value)
     value = _installed().get(group, {}).get(name)
     if value is None:
         return None
     try:
-        return _object_of(value)
+        return object_of(value)
     except Exception as problem:
         raise UsageError(
             "broken-plugin",
@@ -139,7 +139,8 @@ def _own_module(package: str, name: str) -> Any | None:
         return None
 
 
-def _object_of(value: str) -> Any:
+def object_of(value: str) -> Any:
+    """Import and return what `MODULE` or `MODULE:OBJECT` names."""
     module, _, path = value.partition(":")
     found = import_module(module)
     for name in filter(None, path.split(".")):

@@ -128,20 +128,16 @@ class _WithExamples(click.Command):
             else:
                 for each in added.options:
                     del values[str(each.name)]
-        return calls if callable(calls) else function_of(calls)
+        from hibali.plugins import object_of  # start-up: not for --version
+
+        work: Callable[..., int | None] = calls if callable(calls) else object_of(calls)
+        return work
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """End the help with examples and exit codes."""
         del ctx
         write_examples(self.examples, formatter)
         write_exit_status(formatter)
-
-
-def function_of(name: str) -> Callable[..., int | None]:
-    """Import and return a function MODULE:FUNCTION."""
-    module, _, function = name.partition(":")
-    found: Callable[..., int | None] = getattr(import_module(module), function)
-    return found
 
 
 def _is_given(name: str) -> bool:

@@ -17,8 +17,8 @@ from hibali.config.settings import Settings
 from hibali.documents import read_json_file
 from hibali.errors import HibaliError, NotFoundError, TryLaterError, UsageError
 from hibali.locations import Location, check_writable, read_location
+from hibali.plugins import object_of
 from hibali_api.transfer_request import transfer_request
-from hibali_cli.command import function_of
 from hibali_cli.completion import ENDS, PIPELINES, PLACES, REMOTES, RUNS, SITES, kinds_of
 from hibali_cli.failure import print_error
 from hibali_cli.handlers.transfers import with_names
@@ -283,7 +283,7 @@ def _check_options(common: Common, command: Command) -> None:
     source, target = (options.pop(str(each.name)) for each in command.context.command.params[:2])
     for added in getattr(command.context.command, "added", {}).values():
         if added.checks:
-            function_of(added.checks)(options)
+            object_of(added.checks)(options)
     settings = replace(common, config=command.context.params.get("config") or common.config).settings()
     check_writable(transfer_request(command.name, source, target, with_names(options), settings).target)
 

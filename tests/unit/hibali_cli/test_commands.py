@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import click
 import pytest
 
-from hibali_cli.command import HibaliCommand, ListingGroup, function_of
+from hibali.plugins import object_of
+from hibali_cli.command import HibaliCommand, ListingGroup
 from hibali_cli.options import COMMON_NAMES
 from hibali_cli.root import root
 
@@ -34,8 +35,8 @@ def test_a_command_fits_the_function_that_it_calls(name: str) -> None:
     names = [str(each.name) for each in made.params if each.expose_value and each.name not in COMMON_NAMES]
     instead = [added for added in made.added.values() if added.calls]
     for added in instead:
-        inspect.signature(function_of(added.calls)).bind(None, **dict.fromkeys(names))
+        inspect.signature(object_of(added.calls)).bind(None, **dict.fromkeys(names))
     for option in (each for added in instead for each in added.options):
         names.remove(str(option.name))
-    function = made.calls if callable(made.calls) else function_of(made.calls)
+    function = made.calls if callable(made.calls) else object_of(made.calls)
     inspect.signature(function).bind(None, **dict.fromkeys(names))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from contextlib import closing
-from importlib import import_module
 from typing import TypeGuard
 
 from hibali.events import Event, Retried
+from hibali.plugins import object_of
 from hibali.text import printable
 from transfers.engine.endpoints import Endpoints
 from transfers.engine.request import FeatureOption
@@ -106,8 +106,7 @@ def choose_route(endpoints: Endpoints, recorder: Recorder) -> Route:
     """Open the first route that applies. Raises `UsageError`, and the errors of its connections."""
     for name, may_apply in ROUTES:
         if may_apply(endpoints):
-            module, _, function = name.partition(":")
-            opening: Callable[[Endpoints, Recorder], Route | None] = getattr(import_module(module), function)
+            opening: Callable[[Endpoints, Recorder], Route | None] = object_of(name)
             route = opening(endpoints, recorder)
             if route is not None:
                 return route
