@@ -331,7 +331,7 @@ def protection(
                 "other-result",
                 f"{counted(len(left), 'file')} of another run or task would be replaced, the first is {first}",
                 subject=target.text,
-                hint=f"Nothing was changed. Move the old files away, or use another folder: hibali runs collect {run.id} DIR",
+                hint=f"None of them was replaced. Move the old files away, or use another folder: hibali runs collect {run.id} DIR",
             )
 
     return refuse

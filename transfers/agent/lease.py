@@ -35,13 +35,21 @@ class LostLeaseError(Exception):
     """The lock was lost: the process must stop writing."""
 
 
-def process_start(pid: int) -> str:
-    """Return a process's start in clock ticks after boot (proc(5), stat field 22); empty if it ended."""
+_STATE, _PARENT, _START = 0, 1, 19  # of what follows a process's name in /proc/PID/stat (proc(5))
+
+
+def _status(pid: int, field: int) -> str:
+    """Return a field of a process's status; empty if it ended."""
     try:
         with open("/proc/{}/stat".format(pid), "rb") as stream:
-            return stream.read().rpartition(b")")[2].split()[19].decode("ascii")
+            return stream.read().rpartition(b")")[2].split()[field].decode("ascii")
     except (OSError, IndexError):
         return ""
+
+
+def process_start(pid: int) -> str:
+    """Return a process's start in clock ticks after boot; empty if it ended."""
+    return _status(pid, _START)
 
 
 def process_namespace() -> str:
@@ -94,6 +102,7 @@ class Lease(object):
             "token": self.token,
             "lease": seconds,
             "call": call,
+            "parent": os.getppid(),
         }
         record.update(this_process())
         self._record = record
@@ -182,7 +191,7 @@ class Lease(object):
             return False
         age = clock - holder["mtime"]
         adopted = bool(self._adopt) and holder.get("token") == self._adopt
-        if not (adopted or has_ended(holder) or age > seconds_of(holder)):
+        if not (adopted or ends(holder) or age > seconds_of(holder)):
             raise LockedError(holder, age)
         token = str(holder.get("token")).encode("utf-8", "replace")
         marker = b"broken." + hashlib.sha256(token).hexdigest()[:32].encode("ascii")
@@ -327,7 +336,7 @@ def living_holder(folder: int, clock: float) -> Optional[Tuple[Dict[str, Any], f
     if holder is None:
         return None
     age = clock - holder["mtime"]
-    return None if has_ended(holder) or age > seconds_of(holder) else (holder, age)
+    return None if ends(holder) or age > seconds_of(holder) else (holder, age)
 
 
 def may_be_held(root: Root, place: bytes) -> bool:
@@ -378,6 +387,19 @@ def has_ended(holder: Dict[str, Any]) -> bool:
         return False
     pid, start = holder["pid"], holder["start"]
     return process_start(pid) != start and (bool(process_start(pid)) or not _exists(pid))
+
+
+def ends(holder: Dict[str, Any]) -> bool:
+    """Return whether the holder has ended; wait for one whose client has gone, which finishes its current work.
+
+    It is the child of another process then: a killed command, and an sshd that lost its connection, leave their agent to init.
+    """
+    if not is_visible_here(holder) or not holder.get("parent"):
+        return has_ended(holder)
+    if _status(holder["pid"], _PARENT) in ("", str(holder["parent"])):
+        return has_ended(holder)
+    _wait([holder], _ENDED_SECONDS)
+    return not _runs(holder)
 
 
 def is_visible_here(holder: Dict[str, Any]) -> bool:
@@ -434,14 +456,8 @@ def _wait(stale_agents: List[Dict[str, Any]], seconds: float) -> None:
 
 def _runs(stale_agent: Dict[str, Any]) -> bool:
     """Return whether that process exists and is no zombie, which can do nothing (proc(5), state)."""
-    pid, start = stale_agent["pid"], stale_agent["start"]
-    if process_start(pid) != start:
-        return False
-    try:
-        with open("/proc/{}/stat".format(pid), "rb") as stream:
-            return stream.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
-    except (OSError, IndexError):
-        return False
+    pid = stale_agent["pid"]
+    return process_start(pid) == stale_agent["start"] and _status(pid, _STATE) not in ("", "Z", "X")
 
 
 def _kill(stale_agent: Dict[str, Any]) -> None:

@@ -94,6 +94,7 @@ def test_lock_names_its_holder_and_is_private(root: Root, tmp_path: Path) -> Non
         "token": record["token"],
         "lease": 120,
         "call": "",
+        "parent": os.getppid(),
         "host": socket.gethostname(),
         "boot": boot_identifier(),
         "namespace": str(Path("/proc/self/ns/pid").readlink()),
@@ -163,6 +164,19 @@ def test_lock_of_killed_holder_is_replaced(root: Root, tmp_path: Path, holder: s
     assert json.loads(lock_file(tmp_path).read_text())["pid"] == os.getpid()
     lease.release()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_holder_whose_client_has_gone_is_awaited(
+    root: Root, tmp_path: Path, holder: subprocess.Popen[str]
+) -> None:
+    """The agent of a killed command finishes its current work: the same command, run again at once, must not end with `locked`."""
+    with pytest.raises(LockedError):
+        acquire(root)  # at once: its parent runs
+    rewrite(lock_file(tmp_path), parent=1 if os.getpid() != 1 else 2)
+    ending = threading.Timer(0.3, holder.kill)
+    ending.start()
+    acquire(root).release()
+    ending.join()
 
 
 @pytest.mark.usefixtures("holder")
