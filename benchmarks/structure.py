@@ -24,7 +24,6 @@ PLUGINS = "hibali_plugins"
 FUTURE_PLUGINS = (
     "transfers/node",
     "transfers/engine/routes/gridftp",
-    "transfers/stores/s3/nodes.py",
     "transfers/stores/firecrest",
     "transfers/stores/iri",
     "transfers/stores/operations",

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from hibali.errors import IncompleteError, RefusedError
+from hibali_plugins.nodes.objects import NodeObjects
 from hibali_plugins.nodes.records import Collector, FileResult, UnitResult, item_from
 from hibali_plugins.nodes.unit_files import UnitSpool
 from transfers.model.entry import Verification, weakest
 from transfers.model.store import Source
 from transfers.model.units import Committed, Item, Problem
 from transfers.stores.s3.multipart import Part
-from transfers.stores.s3.nodes import NodeObjects
 
 
 @dataclass(slots=True)

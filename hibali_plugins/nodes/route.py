@@ -18,6 +18,7 @@ from hibali.text import counted
 from hibali_plugins.nodes.attempts import ATTEMPTS, Attempts, Begun, BegunFile, NodesRequest
 from hibali_plugins.nodes.gathering import Gathering, state_from
 from hibali_plugins.nodes.hashing import NodeHashing
+from hibali_plugins.nodes.objects import NodeObjects, node_objects
 from hibali_plugins.nodes.rates import RatesFile, measured, useful_nodes
 from hibali_plugins.nodes.staging import Staging, share
 from hibali_plugins.nodes.unit_files import complete_lines, read_spool
@@ -31,7 +32,6 @@ from transfers.model.store import Source, Store
 from transfers.model.units import Committed, Item
 from transfers.remote.host import RemoteHost
 from transfers.stores.agent_store import PosixStore
-from transfers.stores.s3.nodes import NodeObjects
 from transfers.stores.s3.store import S3Store
 
 
@@ -227,4 +227,4 @@ class NodesRoute(Route):
 
 
 def _objects(target: Store, stack: ExitStack) -> NodeObjects | None:
-    return stack.enter_context(target.node_objects()) if isinstance(target, S3Store) else None
+    return stack.enter_context(node_objects(target)) if isinstance(target, S3Store) else None

@@ -14,6 +14,7 @@ from hibali.events import Event
 from hibali.locations import Location, guarded_roots
 from hibali_plugins.nodes.cutting import Cut, Cutter, LargeFile, Unit
 from hibali_plugins.nodes.gathering import LargeState, state_from
+from hibali_plugins.nodes.objects import NodeObjects, bucket_place
 from hibali_plugins.nodes.records import item_fields, large_fields, line_of, unit_fields
 from hibali_plugins.nodes.unit_files import UnitFiles, UnitSpool
 from transfers.agent import protocol
@@ -22,7 +23,6 @@ from transfers.model.store import Origin, Source, Store
 from transfers.model.units import Committed, Item
 from transfers.remote.host import RemoteHost, SmallFile
 from transfers.stores.agent_store import PosixStore
-from transfers.stores.s3.nodes import NodeObjects
 from transfers.stores.s3.store import S3Store
 from transfers.stores.single_file import SingleSource
 
@@ -165,7 +165,10 @@ class Staging:
     def _places(self, folder: bytes) -> tuple[dict[str, Any], dict[str, Any], list[SmallFile]]:
         """Return source and target as nodes reach them, and the files that these need."""
         store = self._origin.store
-        source = store.node_place() if isinstance(store, S3Store) else folder_place(store, self._ends[0])
+        if isinstance(store, S3Store):
+            source = bucket_place(store.requests, store.prefix)
+        else:
+            source = folder_place(store, self._ends[0])
         if self._objects is not None:
             target = self._objects.place()
         else:

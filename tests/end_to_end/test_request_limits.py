@@ -15,6 +15,7 @@ import hibali as api
 from hibali.config.settings import load_sites
 from hibali.locations import read_location
 from hibali.request_limits import RequestLimit
+from hibali_plugins.nodes.objects import bucket_place
 from tests.support.backends import add_site, make_backend
 from tests.support.faulty_proxy import Exchange, FaultyHttpProxy
 from tests.support.payloads import file_entry, items_of, payloads_of
@@ -132,7 +133,7 @@ def test_all_requests_of_a_node_take_a_turn(
 ) -> None:
     monkeypatch.setattr(bucket, "_FIRST_PAUSE", 0.0)
     with closing(open_bucket(hibali)) as store:
-        place = json.loads(json.dumps(store.node_place()))
+        place = json.loads(json.dumps(bucket_place(store.requests, store.prefix)))
     before, pace = len(proxy.exchanges), Counting()
     contents = {name: content for name, content in FILES.items() if name.startswith(b"d/")}
     items = [

@@ -60,7 +60,7 @@ def broken_off(lines: list[Keyed]) -> Iterator[Keyed]:
 
 @pytest.mark.heavy
 def test_a_large_manifest_is_uploaded_in_parts_and_never_incomplete(bucket: Any, store: S3Store) -> None:
-    requests, uploads = store._requests, store._uploads
+    requests, uploads = store.requests, store._uploads
     many = [keyed(number) for number in range(MANY)]
     old = ManifestLines()
     old.add(*keyed(MANY))

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from itertools import chain
-from typing import Any
 
 from hibali.config.model import S3Settings
 from hibali.errors import AccessError, IncompleteError, NotFoundError, RefusedError, TryLaterError
@@ -30,7 +29,6 @@ from transfers.stores.s3.bulk import Bulk
 from transfers.stores.s3.copying import BackupCopier, Copying, From, patient
 from transfers.stores.s3.listing import is_archived, pages
 from transfers.stores.s3.multipart import Uploads
-from transfers.stores.s3.nodes import NodeObjects, bucket_place
 from transfers.stores.s3.policy import BucketSharing
 from transfers.stores.s3.presign import presign_object
 from transfers.stores.s3.probe import ServerSupport, facts_of, probe_server, recall, remember
@@ -183,7 +181,8 @@ class S3Store(RequestStore):
         # Not fewer threads where fewer connections are allowed: jobs of the pool wait for others in it.
         super().__init__(self._bulk.get, self._key, threads=CONNECTIONS, name="s3")
         self.root_path = root
-        self._requests = requests
+        self.prefix = root + b"/" if root else b""
+        self.requests = requests
         self._site = site
         self._slash = slash
         self._exact = exact
@@ -220,27 +219,24 @@ class S3Store(RequestStore):
 
     def identities(self) -> Sequence[Identity]:
         """See Store."""
-        return [identity_of_bucket(self._requests.endpoint.url, self._requests.bucket, self.root_path)]
+        return [identity_of_bucket(self.requests.endpoint.url, self.requests.bucket, self.root_path)]
 
     def probe(self, *, refresh: bool = False) -> ServerSupport:
         """Return what the server supports; probe it if that is unknown, or with `refresh`."""
         if self._support is None or refresh:
-            self._support = probe_server(self._requests, self._prefix())
-            remember(self._site, self._requests.bucket, self._requests.endpoint.url, self._support)
+            self._support = probe_server(self.requests, self.prefix)
+            remember(self._site, self.requests.bucket, self.requests.endpoint.url, self._support)
         return self._support
 
     def _probe_to_write(self) -> ServerSupport:
         """Probe before a write; probe again if writing was denied earlier."""
         return self.probe() if self.probe().writable else self.probe(refresh=True)
 
-    def _prefix(self) -> bytes:
-        return self.root_path + b"/" if self.root_path else b""
-
     def _key(self, path: bytes) -> bytes:
         """Return the key of a path. Raise `RefusedError` if the path could climb or is ambiguous (S1)."""
         if not self._exact:
-            _refuse(unsafe_component(path), path, self._requests.subject)
-        return self._prefix() + path
+            _refuse(unsafe_component(path), path, self.requests.subject)
+        return self.prefix + path
 
     def stat(self, path: bytes = b"") -> Entry | None:
         """See Store. If a file and a folder share the name, return the file, or with `slash` the folder.
@@ -250,7 +246,7 @@ class S3Store(RequestStore):
         key = self._key(path) if path else self.root_path
         if self._exact and key:
             # a server that takes `a//b` for `a/b` answers to a HEAD, but does not list the key
-            listed = any(one.path == b"" for one in next(pages(self._requests, key, at_most=1), []))
+            listed = any(one.path == b"" for one in next(pages(self.requests, key, at_most=1), []))
             return self._stat_file(path, key) if listed else None
         lookups = [self._stat_file, self._stat_folder]
         if not path and self._slash:
@@ -272,7 +268,7 @@ class S3Store(RequestStore):
     def _stat_file(self, path: bytes, key: bytes) -> Entry | None:
         if not key:
             return None
-        head = self._requests.request("HEAD", key, accept=(404,))
+        head = self.requests.request("HEAD", key, accept=(404,))
         length = head.headers.get("content-length", "")
         if head.status == 404 or not length.isdigit():
             return None
@@ -283,20 +279,20 @@ class S3Store(RequestStore):
         return entry
 
     def _stat_folder(self, path: bytes, key: bytes) -> Entry | None:
-        for page in pages(self._requests, key + b"/" if key else b"", at_most=1):
+        for page in pages(self.requests, key + b"/" if key else b"", at_most=1):
             return Entry(path, Kind.FOLDER) if page or not key else None
         return None
 
     def presign(self, entry: Entry, seconds: int) -> Presigned:
         """See Store."""
         key = self._key(entry.path) if entry.path else self.root_path
-        return presign_object(self._requests, key, entry, seconds)
+        return presign_object(self.requests, key, entry, seconds)
 
     def sharing(self) -> Sharing:
         """See Store."""
         if self._swift is not None:
-            return ContainerSharing(self._requests, self._swift, self.root_path)
-        return BucketSharing(self._requests, self.root_path)
+            return ContainerSharing(self.requests, self._swift, self.root_path)
+        return BucketSharing(self.requests, self.root_path)
 
     def _weaken(self, entry: Entry) -> None:
         if entry.digest is None:
@@ -308,11 +304,11 @@ class S3Store(RequestStore):
     def list(self, *, shallow: bool = False) -> Iterator[Entry]:
         """See Store. Keys that cannot be safe paths, and recorded files that are missing, are reported at the end."""
         nested: _Paths = []
-        unlisted = Unlisted(self._requests.subject, self._prefix())
+        unlisted = Unlisted(self.requests.subject, self.prefix)
         self._records.begin()
         self._locks_below = []
         # Sorting reads the whole listing before the first entry, so all nested manifests are known by then.
-        ordered = in_order(self._listed(nested, shallow=shallow), self._requests.subject)
+        ordered = in_order(self._listed(nested, shallow=shallow), self.requests.subject)
         first = next(ordered, None)
         if first is None:
             self._check_root()
@@ -324,18 +320,18 @@ class S3Store(RequestStore):
         unlisted.end()
 
     def _listed(self, nested: _Paths, *, shallow: bool) -> Iterator[Listed]:
-        for page in pages(self._requests, self._prefix(), shallow=shallow):
+        for page in pages(self.requests, self.prefix, shallow=shallow):
             for listed in page:
                 if listed.path.endswith(_MANIFEST):
                     nested.append(listed.path.removesuffix(_MANIFEST))
                 elif is_lock(listed.path):
-                    self._locks_below.append(self._prefix() + listed.path)
+                    self._locks_below.append(self.prefix + listed.path)
                 yield listed
 
     def _check_root(self) -> None:
         """Raise `NotFoundError` after an empty listing, except for a file, a bucket or a created root."""
         if self.root_path and not self._made and self._stat_file(b"", self.root_path) is None:
-            raise NotFoundError("no-such-place", "it does not exist", subject=self._requests.subject)
+            raise NotFoundError("no-such-place", "it does not exist", subject=self.requests.subject)
 
     def _size_now(self, entry: Entry) -> int | None:
         found = self._stat_file(entry.path, self._key(entry.path))
@@ -347,21 +343,21 @@ class S3Store(RequestStore):
         writing = S3Writer(write_target)
         self._writers.append(writing)
         try:
-            yield from writing.run(ExpectedObjects(self._requests, self._pool, self._key).check(payloads))
+            yield from writing.run(ExpectedObjects(self.requests, self._pool, self._key).check(payloads))
         finally:
             self._save(writing.committed)
 
     def copies(self, source: Store) -> bool:
         """See Store: whether `source` is on the same server; the server itself checks the permissions."""
-        return isinstance(source, S3Store) and source._requests.endpoint.url == self._requests.endpoint.url  # noqa: SLF001  # its own kind
+        return isinstance(source, S3Store) and source.requests.endpoint.url == self.requests.endpoint.url
 
     def copy(self, origin: Origin, items: Iterable[Item]) -> Generator[Committed, None, None]:
         """See Store."""
         store = origin.store
         assert isinstance(store, S3Store)
-        source = From(store._requests, lambda item: store._key(origin.entry(item).path))  # noqa: SLF001  # its own kind
+        source = From(store.requests, lambda item: store._key(origin.entry(item).path))  # noqa: SLF001  # its own kind
         write_target = patient(self._write_target())
-        copying = Copying(write_target, source, ExpectedObjects(self._requests, self._pool, self._key))
+        copying = Copying(write_target, source, ExpectedObjects(self.requests, self._pool, self._key))
         try:
             yield from copying.run(items)
         finally:
@@ -372,19 +368,14 @@ class S3Store(RequestStore):
         """See Store: the lock gets the same token, by which nodes recognise it."""
         self._lock_token = token
 
-    def node_place(self) -> dict[str, Any]:
-        """Return what a compute node needs to read these objects; it is secret."""
-        return bucket_place(self._requests, self._prefix())
-
     @contextmanager
-    def node_objects(self) -> Iterator[NodeObjects]:
-        """Let compute nodes write objects; at the end, update the manifest. The prefix must be locked if that is possible."""
-        token = self._holder.token if isinstance(self._holder, ConditionalLock) else ""
-        objects = NodeObjects(self._write_target(), self._prefix(), token)
+    def written_elsewhere(self) -> Iterator[tuple[WriteTarget, ManifestLines]]:
+        """Let others write objects; at the end, update the manifest by the lines. The prefix must be locked if that is possible."""
+        write_target, lines = self._write_target(), ManifestLines()
         try:
-            yield objects
+            yield write_target, lines
         finally:
-            self._save(objects.lines)
+            self._save(lines)
 
     def substore(self, folder: bytes) -> tuple[S3Store, bytes]:
         """See Store: return this store, which from now on holds no lock and writes no manifest.
@@ -412,11 +403,11 @@ class S3Store(RequestStore):
         facts = self.facts
 
         def target_key(path: bytes) -> bytes:
-            _refuse(name_problem(path, facts), path, self._requests.subject)
-            return self._prefix() + path
+            _refuse(name_problem(path, facts), path, self.requests.subject)
+            return self.prefix + path
 
         return WriteTarget(
-            requests=self._requests,
+            requests=self.requests,
             bulk=self._bulk,
             pool=self._pool,
             uploads=self._uploads,
@@ -436,13 +427,13 @@ class S3Store(RequestStore):
             removed = [item.replaces.path]
         else:
             below = item.entry.path + b"/"
-            found = pages(self._requests, self._prefix() + below)
+            found = pages(self.requests, self.prefix + below)
             removed = [below + listed.path for page in found for listed in page]
-            problems_by_key = self._removing.remove_keys([self._prefix() + path for path in removed])
+            problems_by_key = self._removing.remove_keys([self.prefix + path for path in removed])
             problems = [problem for problem in problems_by_key.values() if problem is not None]
         self._cleared.extend(removed)
         if problems:
-            raise IncompleteError("cannot-make-room", problems[0].message, subject=self._requests.subject)
+            raise IncompleteError("cannot-make-room", problems[0].message, subject=self.requests.subject)
 
     def remove(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
         """See Store."""
@@ -462,7 +453,7 @@ class S3Store(RequestStore):
     def check_no_locks(self, *, itself: bool) -> None:
         """See Store; a prefix has no symlinks."""
         del itself
-        check_unheld(self._requests, self.root_path, self._locks_below)
+        check_unheld(self.requests, self.root_path, self._locks_below)
 
     def remove_own_files(self) -> Sequence[tuple[bytes, Problem]]:
         """See Store; `remove_root` removes these files."""
@@ -472,18 +463,18 @@ class S3Store(RequestStore):
         """See Store."""
         self._holder.check(now=True)
         self._holder.release()
-        return removing.clear(self._requests, self._removing, self._prefix())
+        return removing.clear(self.requests, self._removing, self.prefix)
 
     def small_files(self) -> S3SmallFiles:
         """See Store."""
-        return S3SmallFiles(self._requests, self._pool, self._prefix(), self._probe_to_write, self.close)
+        return S3SmallFiles(self.requests, self._pool, self.prefix, self._probe_to_write, self.close)
 
     def back_up(
         self, write_target: Location, entries: Iterable[Entry]
     ) -> Iterator[tuple[Entry, Problem | None]]:
         """See Store; the copies keep digests, times and modes as metadata."""
         self._holder.check(now=True)
-        copier = BackupCopier(self._requests, self._pool, self._key, write_target.raw)
+        copier = BackupCopier(self.requests, self._pool, self._key, write_target.raw)
         return copier.back_up(entries, self._holder.check)
 
     def make_root(self) -> None:
@@ -500,7 +491,7 @@ class S3Store(RequestStore):
         self._holder = NoLease()
         if self.facts.locks:
             key, token = self._key(LOCK), self._lock_token
-            held = ConditionalLock(self._requests, key, operation, self._lease, token=token)
+            held = ConditionalLock(self.requests, key, operation, self._lease, token=token)
             if held.renewable:
                 self._holder = held
             else:
@@ -508,7 +499,7 @@ class S3Store(RequestStore):
         if isinstance(self._holder, NoLease):
             self._on_event(
                 Noted(
-                    f"{self._requests.subject}: this server does not support locks; do not write to it from several places at the same time."
+                    f"{self.requests.subject}: this server does not support locks; do not write to it from several places at the same time."
                 )
             )
         return self._holder
@@ -519,7 +510,7 @@ class S3Store(RequestStore):
         self._cache.close()
         self._records.close()
         self._uploads.close()
-        self._requests.close()
+        self.requests.close()
 
 
 def _refuse(reason: str | None, path: bytes, subject: str) -> None:

@@ -51,7 +51,7 @@ def test_an_answer_that_broke_off_is_not_an_unreachable_server(
     store, dav, web = bucket(), WebdavClient(server.url + "/", "lab"), Web(server.url + "/", "lab")
     with closing(store), closing(dav), closing(HttpClient(server.url, "lab")) as client:
         acts: dict[str, Callable[[], object]] = {
-            "s3": lambda: store._requests.request("GET", b"root/a"),
+            "s3": lambda: store.requests.request("GET", b"root/a"),
             "obstore": lambda: store._bulk.get(b"root/a", most=100),
             "http": lambda: client.request("GET", "/a"),
             "webdav": lambda: dav.request("GET", b"a", attempts=1),
@@ -95,7 +95,7 @@ def test_a_proxy_that_cannot_be_reached_is_named(
 
     with closing(store):
         acts: dict[str, Callable[[], object]] = {
-            "s3": lambda: store._requests.request("GET", b"root/a"),
+            "s3": lambda: store.requests.request("GET", b"root/a"),
             "obstore": lambda: store._bulk.get(b"root/a", most=100),
             "fetch": lambda: fetch(server.url + "/a", frozenset({server.url}), 100),
             "globus": at_globus,

@@ -15,10 +15,10 @@ from hibali.config.model import S3Settings, Site
 from hibali.errors import AccessError, HibaliError, UsageError
 from hibali.locations import Location
 from hibali.subprocesses import remember_secret
+from hibali_plugins.nodes.objects import bucket_place
 from tests.support.scripted_server import ScriptedServer
 from transfers.model.units import Problem
 from transfers.stores.s3.kind import open_store
-from transfers.stores.s3.nodes import bucket_place
 from transfers.stores.s3.removing import ObjectRemover
 from transfers.stores.s3.requests import Requests
 from transfers.stores.s3.store import S3Store
@@ -54,7 +54,7 @@ def open_bucket(server: ScriptedServer, hibali_home: Any) -> Iterator[Callable[.
 
 
 def requests_of(store: S3Store) -> Requests:
-    return store._requests
+    return store.requests
 
 
 def once(first: Answer, then: Answer) -> Callable[..., Answer]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,9 @@ from transfers.node.signing import derive_key
 from transfers.stores.s3.manifest import to_metadata
 from transfers.stores.s3.multipart import BegunUpload, Part, Upload, abort, begin
 from transfers.stores.s3.requests import Requests
+from transfers.stores.s3.store import S3Store
 from transfers.stores.s3.writing import WriteTarget, known_from
+from transfers.stores.server.locks import ConditionalLock
 from transfers.stores.server.manifest import ManifestLines, line_of
 
 _DAYS = 8  # so long may jobs wait and run before their keys end
@@ -47,15 +50,21 @@ def bucket_place(requests: Requests, prefix: bytes) -> dict[str, Any]:
     return place
 
 
+@contextmanager
+def node_objects(store: S3Store) -> Iterator[NodeObjects]:
+    """Let compute nodes write objects; at the end, update the manifest. The prefix must be locked if that is possible."""
+    with store.written_elsewhere() as (write_target, lines):
+        yield NodeObjects(write_target, store.prefix, lines)
+
+
 class NodeObjects:
     """The objects that nodes write below a prefix: the uploads of large ones, and the records of all."""
 
-    def __init__(self, write_target: WriteTarget, prefix: bytes, lock_token: str) -> None:
-        """`lock_token` is that of the lock of the prefix, empty without one."""
+    def __init__(self, write_target: WriteTarget, prefix: bytes, lines: ManifestLines) -> None:
+        """`lines` get the records."""
         self._target = write_target
         self._prefix = prefix
-        self._lock_token = lock_token
-        self.lines = ManifestLines()
+        self._lines = lines
         if not write_target.support.verifies_hashes:
             raise RefusedError(
                 "nodes-need-checksums",
@@ -66,7 +75,9 @@ class NodeObjects:
 
     def place(self) -> dict[str, Any]:
         """Return what a node needs to write."""
-        more = {"checksum": self._target.checksum, "lock": self._lock_token}
+        holder = self._target.holder  # nodes recognise the lock by its token
+        token = holder.token if isinstance(holder, ConditionalLock) else ""
+        more = {"checksum": self._target.checksum, "lock": token}
         return {**bucket_place(self._target.requests, self._prefix), **more}
 
     def metadata(self, item: Item) -> dict[str, str]:
@@ -124,5 +135,5 @@ class NodeObjects:
             problem = Problem("refused-by-server", "the server sent no ETag")
             return Committed(item, None, Verification.NONE, problem=problem)
         known = known_from(item.entry, digest)._replace(etag=etag)
-        self.lines.add(item.entry.path, line_of(item.entry.path, known))
+        self._lines.add(item.entry.path, line_of(item.entry.path, known))
         return Committed(item, digest, Verification.DIGEST, etag)
