@@ -26,11 +26,13 @@ from hibali_plugins.nodes.records import Collector, read_results
 from hibali_plugins.nodes.unit_files import Journals
 from transfers.model.leases import lost_lease
 from transfers.model.rules import Rules
-from transfers.remote.connection import node_program
+from transfers.remote.connection import AGENT, sent_modules
 from transfers.remote.host import RemoteHost, SmallFile
 
 ATTEMPTS = 3  # of a shard in one call
 _PROGRAM = b"/program.py"
+_PACKAGE = "hibali_plugins.nodes.program"
+_CALL = f"from {_PACKAGE}.worker import main\nmain(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))\n"
 _NAME = "transfer.json"
 _BYTES = 1 << 20
 
@@ -193,7 +195,8 @@ class Attempts:
         self._record.write(begun)
         for name in (b"/units", b"/pieces", b"/journals"):
             host.make_folder(begun.folder + name)
-        host.put_all([SmallFile(begun.folder + _PROGRAM, node_program())])
+        program = sent_modules(AGENT, _PACKAGE) + _CALL.encode("ascii")
+        host.put_all([SmallFile(begun.folder + _PROGRAM, program)])
         return begun
 
     def staged(self, begun: Begun, token: str = "") -> None:

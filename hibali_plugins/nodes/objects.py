@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from hibali.errors import RefusedError
+from hibali_plugins.nodes.program.signing import derive_key
 from transfers.agent import protocol
 from transfers.model.entry import Verification
 from transfers.model.units import Committed, Item, Problem
-from transfers.node.signing import derive_key
 from transfers.stores.s3.manifest import to_metadata
 from transfers.stores.s3.multipart import BegunUpload, Part, Upload, abort, begin
 from transfers.stores.s3.requests import Requests

@@ -16,12 +16,12 @@ from hibali.config.settings import load_sites
 from hibali.locations import read_location
 from hibali.request_limits import RequestLimit
 from hibali_plugins.nodes.objects import bucket_place
+from hibali_plugins.nodes.program import bucket
+from hibali_plugins.nodes.program.bucket import BucketSource, BucketTarget, Pace
 from tests.support.backends import add_site, make_backend
 from tests.support.faulty_proxy import Exchange, FaultyHttpProxy
 from tests.support.payloads import file_entry, items_of, payloads_of
 from transfers.model.units import Item, Unit
-from transfers.node import bucket
-from transfers.node.bucket import BucketSource, BucketTarget, Pace
 from transfers.stores.open_store import open_store
 from transfers.stores.s3.store import S3Store
 

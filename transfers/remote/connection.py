@@ -12,7 +12,7 @@ import threading
 import time
 import zlib
 from collections.abc import Iterator, Sequence
-from itertools import count
+from itertools import accumulate, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -56,6 +56,7 @@ class Sent:
 # After the standard library, so that modules beside hibali do not shadow it.
 _HERE = "import sys\nsys.path.append({!a})\n"
 _ROOT = Path(__file__).resolve().parents[2]
+AGENT = "transfers.agent"
 
 # Docstrings are a quarter of the source, and the agent does not need them.
 _DOCSTRING = re.compile(r'^( *)"""(?:[^"\\]|"(?!"")|\\.)*"""$', re.MULTILINE)
@@ -85,23 +86,18 @@ def opening(nonce: str, roots: Sequence[str] = (), reports: float = 0.0, *, here
 
 @functools.cache
 def _source() -> bytes:
-    return _sent_modules("agent")
+    return sent_modules(AGENT)
 
 
-def _sent_modules(*packages: str) -> bytes:
-    """Return a program that finds all modules of these packages of `transfers` in itself."""
-    texts = {"transfers": ""}
+def sent_modules(*packages: str) -> bytes:
+    """Return a program that finds all modules of these packages in itself."""
+    texts: dict[str, str] = {}
     for package in packages:
-        texts[f"transfers.{package}"] = ""
-        for file in sorted((Path(__file__).parents[1] / package).glob("[a-z]*.py")):
-            texts[f"transfers.{package}.{file.stem}"] = _without_comments(file.read_text("utf-8"))
+        names = package.split(".")
+        texts.update(dict.fromkeys(accumulate(names, "{}.{}".format), ""))
+        for file in sorted(_ROOT.joinpath(*names).glob("[a-z]*.py")):
+            texts[f"{package}.{file.stem}"] = _without_comments(file.read_text("utf-8"))
     return f"{_FINDER}\nsys.meta_path.insert(0, Sent({texts!a}))\n".encode("ascii")
-
-
-def node_program() -> bytes:
-    """Return the program that moves a shard at a compute node; its arguments are those of `transfers.node.worker.main`."""
-    call = "import transfers.node.worker as worker\nworker.main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))\n"
-    return _sent_modules("agent", "node") + call.encode("ascii")
 
 
 def _without_comments(text: str) -> str:

@@ -29,8 +29,7 @@ from transfers.agent.lease import (
 )
 from transfers.agent.listing import Walk
 from transfers.agent.protocol import RefusedError
-from transfers.agent.safe_path import Root
-from transfers.node.folder import open_root as open_job_root
+from transfers.agent.safe_path import Root, Roots
 
 HOLDER = """
 import os, sys, time
@@ -379,11 +378,11 @@ def test_a_lock_that_was_handed_over_stays_for_jobs_and_is_adopted(root: Root) -
 
 def test_a_lock_is_lost_when_another_folder_is_at_the_path_of_its_target(tmp_path: Path) -> None:
     """At a login node, at its other agents and at compute nodes."""
-    place = {"roots": [], "root": str(tmp_path / "target")}
+    path = os.fsencode(tmp_path / "target")
     (tmp_path / "target").mkdir()
-    root = open_job_root(place)
+    root, root_of_job = (Roots(()).open(path).root(path) for _ in range(2))
     held = acquire(root)
-    leases = [held, BorrowedLease(root, held.token), SharedLease(open_job_root(place), held.token)]
+    leases = [held, BorrowedLease(root, held.token), SharedLease(root_of_job, held.token)]
     for lease in leases:
         lease.check()
     (tmp_path / "target").rename(tmp_path / "former")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from hibali.http.errors import BUSY
+from hibali_plugins.nodes.program import bucket
+from hibali_plugins.nodes.program.bucket import BucketSource, BucketTarget, Pace, UnreachableError
 from tests.services.processes import free_port
-from transfers.node import bucket
-from transfers.node.bucket import BucketSource, BucketTarget, Pace, UnreachableError
 
 
 @pytest.fixture

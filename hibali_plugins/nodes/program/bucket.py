@@ -9,10 +9,10 @@ import time
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 from urllib.parse import quote, urlsplit
 
+from hibali_plugins.nodes.program.signing import Signer, encode_query
 from transfers.agent import protocol
 from transfers.agent.lease import LostLeaseError
 from transfers.agent.protocol import ChangedError, Problem, RefusedError
-from transfers.node.signing import Signer, encode_query
 
 _ATTEMPTS = 6
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 20.0  # seconds between attempts

@@ -17,6 +17,8 @@ import threading
 import time
 from typing import Any, BinaryIO, Dict, Iterator, List, Optional, Set, Tuple, Union
 
+from hibali_plugins.nodes.program.bucket import BucketSource, BucketTarget, Pace, UnreachableError
+from hibali_plugins.nodes.program.folder import FolderSource, FolderTarget, open_root
 from transfers.agent.lease import LostLeaseError, SharedLease
 from transfers.agent.protocol import (
     ChangedError,
@@ -26,8 +28,6 @@ from transfers.agent.protocol import (
     failure_of,
     problem_of,
 )
-from transfers.node.bucket import BucketSource, BucketTarget, Pace, UnreachableError
-from transfers.node.folder import FolderSource, FolderTarget, open_root
 
 _LINE_BYTES = 64 * 1024 * 1024
 EXIT_STOPPED = 3  # the lock was lost, or the source or target is not usable: the journal has the reason

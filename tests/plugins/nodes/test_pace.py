@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hibali.config.model import Limits
+from hibali_plugins.nodes.program import bucket
+from hibali_plugins.nodes.program.bucket import Pace
 from hibali_plugins.nodes.staging import share
-from transfers.node import bucket
-from transfers.node.bucket import Pace
 
 
 class Clock:

@@ -10,8 +10,8 @@ from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-from transfers.node import signing
-from transfers.node.signing import Signer, derive_key, encode_query
+from hibali_plugins.nodes.program import signing
+from hibali_plugins.nodes.program.signing import Signer, derive_key, encode_query
 
 SECRET = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"
 NOW = datetime.now(UTC)
