@@ -29,7 +29,6 @@ FUTURE_PLUGINS = (
     "transfers/stores/unicore",
     "transfers/stores/url.py",
     "transfers/stores/webdav",
-    "runs/pilot",
     "runs/services",
 )
 

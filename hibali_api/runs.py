@@ -44,7 +44,6 @@ from runs.new_request import (
     require_trust,
     single_workload,
 )
-from runs.pilot.setup import with_pilot
 from runs.rate_limits import open_limited_host
 from runs.records import choose_task
 from runs.request import Request, with_job_proxy
@@ -54,6 +53,7 @@ from runs.site_session import SiteOpener, SiteSession
 from runs.stage import Synchroniser
 from runs.status import find_failure
 from runs.store import RunStore
+from runs.task_runner import load_task_runner
 from runs.tunnel import Ports, open_tunnel
 from transfers.history.journal import Receipt
 
@@ -391,7 +391,7 @@ def _request(
         )
         options = replace(options, sweep=SweepOptions(table))
     request = read_request(call.settings, workload, file, site, options, partial(_follow, call))
-    return with_pilot(request, pilot) if pilot else request
+    return load_task_runner().with_pilot(request, pilot) if pilot else request
 
 
 def _rows(each: Any) -> list[Row]:

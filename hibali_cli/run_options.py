@@ -46,17 +46,6 @@ add_run_options = options(
         help="Run a task for each of these values; several options make all combinations.",
     ),
     click.option(
-        "--pilot",
-        is_flag=True,
-        help="Run the tasks of a sweep inside one job, as many at once as it has cores; best for short tasks.",
-    ),
-    click.option(
-        "--allocations",
-        type=click.IntRange(1, 1000),
-        metavar="N",
-        help="With --pilot, submit at most N jobs, one after the other, until all tasks have ended (default: 5).",
-    ),
-    click.option(
         "--wait",
         is_flag=True,
         help="Wait for the end; exit 7 when the tool fails, 9 when a required output is missing.",
@@ -167,7 +156,7 @@ def read_run_options(values: Mapping[str, Any], participants: tuple[str, ...] = 
 
 def _read_sweep_options(values: Mapping[str, Any], participants: tuple[str, ...]) -> SweepOptions | None:
     each, parameters = values["each"], values["parameters"]
-    pilot, allocations = values["pilot"], values["allocations"]
+    pilot, allocations = values.get("pilot", False), values.get("allocations")  # of the plugin pilots
     hint = "Add --each, --param or --each-participant."
     if each is None and not parameters and not participants:
         if values["table"] is not None:

@@ -28,10 +28,9 @@ from runs.images import SiteImages, find_image
 from runs.inputs import Identity, identify_at_site
 from runs.model import Carrier, Input, Output, Pilot, Run, State, ignore_run
 from runs.new_request import resource_argv
-from runs.pilot.setup import prepare_pilot, record_pilot
 from runs.prepare import Prepared, prepare
 from runs.queue_limits import cancel_before_submission, chunk_parts, run_part, submit_parts
-from runs.records import output_fields
+from runs.records import output_fields, sweep_of
 from runs.request import Request, job_proxy, workload_key
 from runs.resources import show_value
 from runs.reuse import Reuse
@@ -43,6 +42,7 @@ from runs.site_session import SiteOpener, SiteSession
 from runs.stage import Cache, open_cache
 from runs.store import RunStore, runs_of
 from runs.sweeps.launch import begin_tasks, stage_tasks
+from runs.task_runner import load_task_runner
 from transfers.engine.request import SaveOptions
 from transfers.remote.host import RemoteHost
 
@@ -100,7 +100,7 @@ def launch(
         if not run.results.reused:
             record_resources(run_store, run, resources, session.on_event)
         if run.sweep is not None:
-            run = record_pilot(run_store, run, pilot, session.on_event, wanted=bool(request.job.allocations))
+            run = _record_pilot(run_store, run, pilot, session.on_event, wanted=bool(request.job.allocations))
         if _is_submitted(run) or run.state.ended:
             return run
         if run.submission.cancelled and run.sweep is None:
@@ -167,11 +167,33 @@ def _check_site_of_command(request: Request, run_store: RunStore) -> None:
 def _find_pilot(request: Request, host: RemoteHost, run: Run | None) -> Pilot | None:
     """Return the pilot for a sweep, None if it has job arrays or was staged before.
 
-    Raises what `prepare_pilot` does before there is any trace of the run.
+    Raises what prevents one before there is any trace of the run.
     """
     if not request.job.allocations or (run is not None and run.sweep is not None and run.sweep.chunks):
         return None
-    return prepare_pilot(request, host)
+    return load_task_runner().prepare_pilot(request, host)
+
+
+def _record_pilot(
+    run_store: RunStore, run: Run, pilot: Pilot | None, on_event: Listener, *, wanted: bool
+) -> Run:
+    """Record whether a pilot or job arrays run a sweep, unless it was staged before.
+
+    This is no part of a run's key, just as the resources of its jobs.
+    """
+    sweep = sweep_of(run)
+    if sweep.chunks:
+        if (sweep.pilot is not None) is not wanted:
+            before, now = ("by a pilot", "job arrays") if sweep.pilot else ("as job arrays", "a pilot")
+            on_event(
+                Noted(
+                    f"run {run.id} was already started {before}; to start another run with {now}, add --new"
+                )
+            )
+        return run
+    if sweep.pilot == pilot:
+        return run
+    return run_store.note(run.id, "pilot", {"pilot": None if pilot is None else pilot.to_fields()})
 
 
 def _is_submitted(run: Run) -> bool:

@@ -43,7 +43,7 @@ class PilotProgress:
 
 
 def read_journal(content: bytes) -> PilotProgress:
-    """Read the journal of `runs/pilot/program.py`; invalid lines are ignored, because the last one may be incomplete."""
+    """Read the journal of a pilot's program; invalid lines are ignored, because the last one may be incomplete."""
     begun: set[int] = set()
     ended: set[int] = set()
     broken: set[int] = set()

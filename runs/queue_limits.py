@@ -10,7 +10,7 @@ from functools import partial
 
 from hibali.errors import NotFoundError, TryLaterError, UsageError
 from hibali.events import Noted
-from hibali.text import as_text, counted, write_ranges
+from hibali.text import as_bytes, as_text, counted, write_ranges
 from runs.model import Chunk, Pilot, Run, chunk_name
 from runs.poll import update
 from runs.queue_places import QueuePlaces, count_queued, format_queue_full, holder_of
@@ -210,11 +210,16 @@ def chunk_parts(session: SiteSession, run: Run) -> list[Part]:
 
 
 def _put_allocation(session: SiteSession, run: Run, chunk: Chunk, pilot: Pilot) -> None:
-    from runs.pilot.setup import allocation_texts, write_allocation  # start-up: only for pilots
+    from runs.task_runner import load_task_runner  # start-up: only for pilots
+    from transfers.remote.host import SmallFile  # as above
 
-    variables = load_batch_system(run.placement.scheduler).variables
-    texts = allocation_texts(run.id, chunk.number, chunk.tasks, pilot, variables)
-    write_allocation(session.host, run.chunk_folder(chunk), texts)
+    variables, folder = load_batch_system(run.placement.scheduler).variables, run.chunk_folder(chunk)
+    texts = load_task_runner().allocation_texts(run.id, chunk.number, chunk.tasks, pilot, variables)
+    files = [
+        SmallFile(folder + b"/" + as_bytes(name), as_bytes(text), executable=name == "job.sh")
+        for name, text in texts.items()
+    ]
+    session.host.put_all(files, [folder])
 
 
 def can_submit(run: Run) -> bool:

@@ -34,10 +34,6 @@ from hibali_cli.run_options import add_run_options
             "Run it once for each row and threshold, as job arrays.",
         ),
         (
-            "hibali run count answers.json --each subjects.csv --pilot --cores 32 --time 2h --site juwels --wait",
-            "Run short tasks in one job, 32 at once.",
-        ),
-        (
             "hibali run conform answers.json --site auto --explain",
             "Run it where the fewest bytes have to move, and show why.",
         ),
@@ -56,6 +52,5 @@ def run_command() -> None:
     Running the same command again resumes the run that it started, until hibali has reported how that run ended; then it starts
     a new one. Values of file inputs are local paths, relative to the current folder, SITE:PATH, or run:ID/OUTPUT-ID for the output of another run.
     --each and --param make a sweep: a task for each row and each combination of values, which replace values of the file.
-    With --pilot its tasks share one job with the requested resources; if it ends before they do, the next job continues them.
     The resources of a job are those of the command line, else those of the site's table, else those that the pipeline suggests.
     """

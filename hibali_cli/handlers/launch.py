@@ -35,7 +35,6 @@ from runs.inputs import Located, copy_collected, find_collected_copy, locate_fil
 from runs.launch import launch, launch_session
 from runs.model import Run, State, ignore_run
 from runs.new_request import CollectOptions, RequestedJob, RunOptions, require_trust
-from runs.pilot.setup import with_pilot
 from runs.rate_limits import wait_for_short_pause
 from runs.request import Request, Workload, compute_site, with_job_proxy, workload_key
 from runs.resources import DecidedResources, show_value
@@ -44,6 +43,7 @@ from runs.stage import Synchroniser
 from runs.status import find_failure
 from runs.store import RunStore
 from runs.sweeps.launch import prepare_dry_run
+from runs.task_runner import load_task_runner
 from runs.typed import recorded_request
 from transfers.engine.request import SaveOptions
 from transfers.history.journal import Receipt
@@ -76,7 +76,7 @@ def run_workload(
         request = read_request(common, workload, path, site, options, identify=not dry_run)
     warn_of_shortfalls(common, request)
     if options.sweep is not None and options.sweep.allocations:
-        request = with_pilot(request, options.sweep.allocations)
+        request = load_task_runner().with_pilot(request, options.sweep.allocations)
     if options.collect.dataset is not None:
         # `datalad rerun` could otherwise not repeat the command from the content of the dataset
         _run_records().find_dataset(
@@ -161,7 +161,7 @@ def _repeat_request(
     request = new_request.with_requested_job(request, job).with_job(proxy=run.submission.proxy)
     warn_of_shortfalls(common, request)
     pilot = run.sweep.pilot if run.sweep is not None else None
-    return request if pilot is None else with_pilot(request, pilot.allocations)
+    return request if pilot is None else load_task_runner().with_pilot(request, pilot.allocations)
 
 
 def rerun(

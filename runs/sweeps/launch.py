@@ -17,7 +17,6 @@ from runs.fast_storage import choose_fast_storage, task_fast_options
 from runs.images import Staged
 from runs.inputs import list_inputs
 from runs.model import Input, Pilot, Run, chunk_name
-from runs.pilot.setup import allocation_texts, pristine, program_files, stage_library
 from runs.prepare import Prepared, image_placeholder, known_inputs, prepare
 from runs.records import sweep_fields, sweep_of
 from runs.request import Request, TaskRequest, job_proxy
@@ -26,6 +25,7 @@ from runs.script import PROXY, Dependency, array_script
 from runs.services.base import load_batch_system
 from runs.stage import Cache
 from runs.store import RunStore
+from runs.task_runner import load_task_runner
 from transfers.remote.host import RemoteHost, SmallFile
 
 
@@ -75,17 +75,19 @@ def write_task_files(
     host.make_folder(partial)
     directives: dict[str, None] = {}
     prepared = iter(prepare())
+    remember = load_task_runner().pristine if pilot else _put_nothing
     content = proxy()
     while some := list(islice(prepared, _AT_ONCE)):
         # directives for fast storage may differ: a job array requests everything that any of its tasks needs
         directives |= {line: None for _, each in some for line in each.directives}
-        _put_tasks(
-            host, [each for _, each in some], final, partial, pristine if pilot else _put_nothing, content
-        )
+        _put_tasks(host, [each for _, each in some], final, partial, remember, content)
     if pilot is None:
         _put_chunks(host, run, tuple(directives))
     else:
-        host.put_all(program_files(run.folder, pilot), [run.folder + b"/pilot", run.folder + b"/chunks"])
+        host.put_all(
+            load_task_runner().program_files(run.folder, pilot),
+            [run.folder + b"/pilot", run.folder + b"/chunks"],
+        )
     host.move(partial, final)
     if host.stat(final) is None:
         raise IncompleteError(
@@ -200,9 +202,10 @@ def stage_tasks(
             run_store.note(run.id, "image", {"id": image.id.removeprefix("sha256:")})
         numbers = [task.number for task in request.workload.tasks]
         limits = request.compute.site.limits
-        pilot = _stage_pilot(request, run, host, cache)
-        chunks = [tuple(numbers)]
-        if pilot is None:
+        pilot, chunks = sweep_of(run).pilot, [tuple(numbers)]
+        if pilot is not None:
+            pilot = load_task_runner().stage_pilot(pilot, request, host, cache)
+        else:
             chunks = split_tasks(
                 numbers,
                 array_size=limits.array_size,
@@ -217,19 +220,6 @@ def stage_tasks(
         host, run, lambda: _prepare_tasks(request, run.id, folder, image.started), lambda: job_proxy(request)
     )
     return run
-
-
-def _stage_pilot(request: Request, run: Run, host: RemoteHost, cache: Cache) -> Pilot | None:
-    """Stage the library of the sweep's pilot, and return the pilot; None for job arrays."""
-    pilot = sweep_of(run).pilot
-    if pilot is None:
-        return None
-    library = stage_library(host, request.compute.site, cache, pilot.python)
-    return replace(
-        pilot,
-        library=library,
-        directives=request.compute.scheduler.directives(request.decide_resources().resources),
-    )
 
 
 def _array_limit(host: RemoteHost, request: Request, wanted: int) -> int | None:
@@ -320,7 +310,7 @@ def _show_first_job(
     scheduler, limits = request.compute.scheduler, request.compute.site.limits
     if request.job.allocations:
         pilot = Pilot("python3", directives=prepared.directives)
-        texts = allocation_texts(run_id, 1, numbers, pilot, scheduler.variables)
+        texts = load_task_runner().allocation_texts(run_id, 1, numbers, pilot, scheduler.variables)
         return {f"chunks/1/{name}": text for name, text in texts.items()}, []
     chunks = split_tasks(
         numbers,

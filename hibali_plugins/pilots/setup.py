@@ -6,7 +6,7 @@ import base64
 import json
 import os
 from collections.abc import Iterable, Sequence
-from importlib import resources
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,20 +14,17 @@ from typing import Any
 from hibali.config.model import Site, local_site
 from hibali.documents import canonical_json
 from hibali.errors import RefusedError, UsageError
-from hibali.events import Listener, Noted
 from hibali.locations import Location
 from hibali.text import as_bytes, as_text, counted, one_line, printable
 from runs.fast_storage import FastOptions
 from runs.inputs import Identity, identify_local
-from runs.model import Pilot, Run
+from runs.model import Pilot
 from runs.prepare import Prepared
-from runs.records import sweep_of
 from runs.request import Request
 from runs.resources import DecidedResources
 from runs.schedulers.base import JobVariables
 from runs.script import ENTER_CHUNK, RUN_TOOL, first_set, read_variables, script_head
 from runs.stage import Cache
-from runs.store import RunStore
 from transfers.remote.host import RemoteHost, SmallFile
 
 VERSION = "0.27.0"
@@ -129,7 +126,7 @@ _HINT = "Leave out --pilot: job arrays do not need it. Or name a Python that fit
 
 def program() -> bytes:
     """Return the program that runs in each allocation."""
-    return resources.files("runs.pilot").joinpath("program.py").read_bytes()
+    return Path(__file__).with_name("program.py").read_bytes()
 
 
 def find_python(host: RemoteHost, site: Site) -> str:
@@ -198,6 +195,15 @@ def stage_library(host: RemoteHost, site: Site, cache: Cache, python: str) -> st
     return staged
 
 
+def stage_pilot(pilot: Pilot, request: Request, host: RemoteHost, cache: Cache) -> Pilot:
+    """See TaskRunner."""
+    return replace(
+        pilot,
+        library=stage_library(host, request.compute.site, cache, pilot.python),
+        directives=request.compute.scheduler.directives(request.decide_resources().resources),
+    )
+
+
 def program_files(folder: bytes, pilot: Pilot) -> list[SmallFile]:
     """Return the program and its settings, for a run in this folder."""
     plan = {"library": pilot.library, "sha256": SHA256, "cores": pilot.cores, "asked": pilot.asked}
@@ -218,15 +224,6 @@ def allocation_texts(
         "tasks": "".join(f"{number:d}\n" for number in tasks),
         "job.sh": allocation_script(run, chunk, pilot.directives, variables),
     }
-
-
-def write_allocation(host: RemoteHost, folder: bytes, texts: dict[str, str]) -> None:
-    """Write the files of an allocation before it is submitted."""
-    files = [
-        SmallFile(folder + b"/" + as_bytes(name), as_bytes(text), executable=name == "job.sh")
-        for name, text in texts.items()
-    ]
-    host.put_all(files, [folder])
 
 
 def pristine(prepared: Prepared) -> bytes | None:
@@ -306,25 +303,3 @@ def prepare_pilot(request: Request, host: RemoteHost) -> Pilot:
     find_library()
     python = find_python(host, request.compute.site)
     return Pilot(python, cores, decided.resources.cores, request.job.allocations)
-
-
-def record_pilot(
-    run_store: RunStore, run: Run, pilot: Pilot | None, on_event: Listener, *, wanted: bool
-) -> Run:
-    """Record whether a pilot or job arrays run a sweep, unless it was staged before.
-
-    This is no part of a run's key, just as the resources of its jobs.
-    """
-    sweep = sweep_of(run)
-    if sweep.chunks:
-        if (sweep.pilot is not None) is not wanted:
-            before, now = ("by a pilot", "job arrays") if sweep.pilot else ("as job arrays", "a pilot")
-            on_event(
-                Noted(
-                    f"run {run.id} was already started {before}; to start another run with {now}, add --new"
-                )
-            )
-        return run
-    if sweep.pilot == pilot:
-        return run
-    return run_store.note(run.id, "pilot", {"pilot": None if pilot is None else pilot.to_fields()})

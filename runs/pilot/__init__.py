@@ -1,1 +1,0 @@
-"""Pilots: one job that runs many tasks of a sweep."""
