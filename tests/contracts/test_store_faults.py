@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import threading
@@ -18,7 +19,7 @@ from tests.contracts.subjects import ROOT, Subject, store_servers, subjects
 from tests.support.payloads import file_entry, items_of, payloads_of, put, remove
 from tests.support.small_filesystem import small_filesystem
 from tests.support.waiting import wait_for
-from transfers.agent.protocol import code_of
+from transfers.agent.protocol import code_of, partial_path
 from transfers.model.entry import Entry, Kind
 from transfers.model.store import Store
 from transfers.model.units import ListingIncompleteError, Payload, Problem
@@ -442,4 +443,29 @@ def test_leftover_partial_files_are_found_by_the_next_run(subject: Subject) -> N
     assert {entry.path for entry in again.list() if entry.kind is Kind.FILE} == {b"z"}
     put(again, {b"sub/large": large})
     assert subject.files() == {b"sub/large": large, b"z": b"1"}
+    assert not [name for name in subject.names() if b".hibali" in name]
+
+
+def test_leftover_partial_files_are_still_known_after_an_interrupted_listing(subject: Subject) -> None:
+    """Whoever releases the lock without having read the whole list must not remove the record of partial files."""
+    if subject.folder is None:
+        return
+    lock = subject.fresh().lock("test")
+    seed = bytes(16)
+    journal = subject.folder / ".hibali" / "journal"
+    lock.release()
+    journal.parent.mkdir(mode=0o700, exist_ok=True)
+    journal.write_text(json.dumps({"version": 1, "seeds": [seed.hex()]}))
+    partial = subject.folder / os.fsdecode(partial_path(seed, b"a"))
+    partial.write_bytes(b"1")
+    store = subject.open()
+    lock = store.lock("test")
+    store.list_ahead()
+    lock.release()
+    store.close()
+    assert partial.exists()
+    again = subject.open()
+    assert not list(again.list())
+    put(again, {b"a": b"22"})
+    assert subject.files() == {b"a": b"22"}
     assert not [name for name in subject.names() if b".hibali" in name]

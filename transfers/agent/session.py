@@ -5,7 +5,7 @@ import errno
 import hashlib
 import mmap
 import os
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Set, Tuple, Union
 
 from transfers.agent import journal, protocol
 from transfers.agent.identity import boot_identifier
@@ -73,6 +73,7 @@ class Session(object):
         self._call = ""
         self._targets_below: List[bytes] = []
         self._partials: List[bytes] = []
+        self._unpurged: Set[bytes] = set()  # of the partial files that were listed last
         self._memory: Optional[mmap.mmap] = None
         self.requests: Dict[Any, Callable[[Dict[str, Any]], None]] = {
             "share": self._share,
@@ -197,6 +198,7 @@ class Session(object):
         orphans = [protocol.text_of(path) for path in walk.orphans]
         self._walked = not header.get("shallow") and not problems
         self._targets_below, self._partials = walk.targets_below, walk.orphans + walk.in_use
+        self._unpurged = set(walk.orphans)
         closing = {"count": walk.count - len(packed.problems), "problems": problems, "orphans": orphans}
         self._channel.send(protocol.END, {**closing, "pages": packed.pages}, packed.block)
 
@@ -244,14 +246,15 @@ class Session(object):
         self._channel.send(protocol.END, {"seed": seed.hex(), "token": lease.token})
 
     def _unlock(self, header: Dict[str, Any]) -> None:
-        """Release the lock; `clean`: the listed orphans were removed, `fresh`: there was no journal before.
+        """Release the lock; `clean`: nothing else was left, `fresh`: there was no journal before.
 
-        With `check`, raise `LostLeaseError` if it was lost. The journal is removed if nothing else can be left.
+        The journal stays for partial files that were listed and not purged: the client may have been interrupted while it read the list. With `check`, raise `LostLeaseError` if it was lost. The journal is removed if nothing else can be left.
         """
         self._end_third_party()
         if self._lease is not None:
             walked = self._walked or header.get("fresh")
-            tidy = header.get("clean") and walked and self._receiver is None and not self._left
+            left = self._left or self._unpurged or self._receiver is not None
+            tidy = header.get("clean") and walked and not left
             if header.get("check"):
                 self._lease.check()
             if tidy and self._lease.is_held() and not journal.read_partial_files(self._opened()):
@@ -419,6 +422,7 @@ class Session(object):
         for path in map(protocol.bytes_of, header["paths"]):
             if path not in resumable:
                 purge(root, path)
+            self._unpurged.discard(path)
         self._channel.send(protocol.END, {})
 
     def _digest(self, header: Dict[str, Any]) -> None:
@@ -484,6 +488,7 @@ class Session(object):
         del header
         self._check_inside()
         found = remove_own_files(self._opened(), self._check_lease, self._partials, self._targets_below)
+        self._unpurged.clear()
         problems = [[protocol.text_of(path), problem] for path, problem in found]
         self._channel.send(protocol.END, {"problems": problems})
 
