@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from subprocess import SubprocessError
 
 from botocore.exceptions import BotoCoreError, ClientError
@@ -22,11 +24,11 @@ from benchmarks import (
     server_cases,
     sweep_case,
 )
-from benchmarks.case import Case, Contender
+from benchmarks.case import Case, Contender, with_earlier
 from benchmarks.load import MOST_LOAD, PATIENCE_SECONDS, wait_for_low_load
 from benchmarks.machine import commit, machine, today
 from benchmarks.measuring import FailedError, end_logins, hash_rate, measure
-from benchmarks.peers import prepare_peers
+from benchmarks.peers import REPOSITORY, prepare_peers
 from benchmarks.results import Results
 from benchmarks.samples import Amount, Measured, Sample
 from benchmarks.testbed import HIBALI, MISSING_ERRORS, Testbed, open_testbed
@@ -63,7 +65,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # stop the servers as after Ctrl-C
     prepare_peers()
-    results = Results.open(machine(), quick=options.scale != 1 or options.any_load)
+    if options.before is not None:
+        compile_both(options.before)
+    results = Results.open(
+        machine(), quick=options.scale != 1 or options.any_load, compared=options.before is not None
+    )
     with open_testbed() as testbed:
         _run_all(selected, options, testbed, results)
     print(f"Results written to {results.path}")
@@ -84,6 +90,12 @@ def _parser() -> argparse.ArgumentParser:
         default=1.0,
         metavar="X",
         help="multiply the sizes for a quick check, with results in .cache/benchmarks instead of RESULTS.md",
+    )
+    add(
+        "--before",
+        type=Path,
+        metavar="CHECKOUT",
+        help="compare hibali with that of another checkout (with its environment) instead of its peers, with results in .cache/benchmarks",
     )
     add(
         "--any-load",
@@ -112,6 +124,13 @@ def select_cases(patterns: Sequence[str]) -> list[Case]:
     return [case for case in CASES if not patterns or case.name in selected]
 
 
+def compile_both(before: Path) -> None:
+    """Compile the modules of both checkouts, so that no round does."""
+    for checkout in (REPOSITORY, before):
+        words = [str(checkout / ".venv" / "bin" / "python"), "-m", "compileall", "-q"]
+        subprocess.run([*words, "-x", r"/\.", "."], cwd=checkout, check=True, stdin=subprocess.DEVNULL)
+
+
 def _run_all(
     selected: Sequence[Case], options: argparse.Namespace, testbed: Testbed, results: Results
 ) -> None:
@@ -131,18 +150,25 @@ def _run_all(
             print(f"{case.name} (load average {load:.2f})", file=sys.stderr)
             testbed.scale = options.scale * (1.0 if options.full else case.brief.scale)
             repeats = options.repeats or (case.repeats if options.full else case.brief.repeats)
-            results.add(run_case(case, testbed, repeats, load=load, end=end))
+            results.add(run_case(case, testbed, repeats, load=load, end=end, before=options.before))
         results.write(order)
 
 
-def run_case(case: Case, testbed: Testbed, repeats: int, *, load: float, end: float) -> Measured:
-    """Run the rounds of one case, at least one and no further one after `end`; record why something was not measured."""
+def run_case(
+    case: Case, testbed: Testbed, repeats: int, *, load: float, end: float, before: Path | None = None
+) -> Measured:
+    """Run the rounds of one case, at least one and no further one after `end`; record why something was not measured.
+
+    With another checkout, hibali's contenders alternate with those of `before`, and the bars compare these.
+    """
     measured = Measured(case.name, case.name, Amount(0, 0), case.bars, today(), commit(), load, testbed.scale)
     try:
         with case.prepare(testbed) as prepared:
             measured.amount = prepared.amount
             measured.subject = case.describe(prepared.amount)
             contenders = [contender for contender in prepared.contenders if not contender.missing]
+            if before is not None:
+                contenders, measured.bars = with_earlier(contenders, before.resolve())
             measured.missing = {one.name: one.missing for one in prepared.contenders if one.missing}
             measured.samples = {contender.name: [] for contender in contenders}
             for contender in contenders:

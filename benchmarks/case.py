@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from benchmarks.measuring import FailedError
 from benchmarks.samples import Amount, Bar, Sample
-from benchmarks.testbed import Testbed
+from benchmarks.testbed import HIBALI, Testbed
 from benchmarks.trees import count_tree, remove_tree
 from tests.services.object_store import ObjectStore, remove_bucket
+
+MOST_OF_EARLIER = 1.03  # of the time of another checkout
 
 
 class Target:
@@ -121,6 +123,35 @@ class Contender:
     log_in: bool = False  # whether each run begins without a connection
     warm_up: bool = False  # whether an unmeasured run comes first, to open connections or fill the target
     missing: str = ""
+
+
+def with_earlier(contenders: Sequence[Contender], checkout: Path) -> tuple[list[Contender], tuple[Bar, ...]]:
+    """Return hibali's contenders, each followed by itself from another checkout, and the bars that compare them.
+
+    The other one has its own state where the runs of a case share one.
+    """
+    found: list[Contender] = []
+    bars: list[Bar] = []
+    python = HIBALI[0]
+    for contender in contenders:
+        if not contender.name.startswith("hibali") or contender.missing:
+            continue
+
+        def argv(run: str, own: Callable[[str], Sequence[str]] = contender.argv) -> list[str]:
+            return [word.replace(python, str(checkout / ".venv" / "bin" / "python")) for word in own(run)]
+
+        name = f"{contender.name}, before"
+        state = f"{contender.environment['HIBALI_STATE']}-before"
+        environment = {**contender.environment, "HIBALI_STATE": state}
+        warm_up = contender.warm_up or contender.target.reused
+        found += [
+            replace(contender, warm_up=warm_up),
+            replace(contender, name=name, argv=argv, environment=environment, warm_up=warm_up),
+        ]
+        for measure, word in (("seconds", "wall time"), ("cpu", "CPU")):
+            text = f"{contender.name}: {word} at most {MOST_OF_EARLIER:g} of before"
+            bars.append(Bar(text, contender.name, MOST_OF_EARLIER, measure=measure, than=(name,)))
+    return found, tuple(bars)
 
 
 @dataclass

@@ -13,6 +13,7 @@ from benchmarks.samples import Measured
 
 _PAGE = REPOSITORY / "benchmarks" / "RESULTS.md"
 _QUICK_PAGE = REPOSITORY / ".cache" / "benchmarks" / "RESULTS.md"
+_COMPARED_PAGE = _QUICK_PAGE.with_name("BEFORE.md")
 _QUICK_HEAD = """\
 **Quick run with other sizes, or beside other processes: these figures cannot be compared with the performance targets.**
 """
@@ -28,11 +29,14 @@ class Results:
         self._quick = quick
 
     @classmethod
-    def open(cls, environment: Mapping[str, str], *, quick: bool) -> Results:
-        """Read the page; `environment` are the properties of this machine."""
-        path = _QUICK_PAGE if quick else _PAGE
+    def open(cls, environment: Mapping[str, str], *, quick: bool, compared: bool = False) -> Results:
+        """Read the page; `environment` are the properties of this machine.
+
+        A comparison with another checkout has its own page, which starts empty, too.
+        """
+        path = _COMPARED_PAGE if compared else _QUICK_PAGE if quick else _PAGE
         path.parent.mkdir(parents=True, exist_ok=True)
-        page = Page() if quick or not path.exists() else parse(path.read_text())
+        page = Page() if quick or compared or not path.exists() else parse(path.read_text())
         return cls(path, page, environment, quick=quick)
 
     def add(self, measured: Measured) -> None:

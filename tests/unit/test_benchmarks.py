@@ -8,6 +8,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from benchmarks.__main__ import CASES, main
+from benchmarks.case import Contender, ReusedTarget, with_earlier
 from benchmarks.load import measure_load, wait_for_low_load
 from benchmarks.page import Page, parse
 from benchmarks.picture import draw
@@ -15,6 +16,7 @@ from benchmarks.report import HEAD, section_of
 from benchmarks.results import Results
 from benchmarks.samples import Amount, Bar, Measured, Sample, bar_value, is_met
 from benchmarks.settings import changed_settings
+from benchmarks.testbed import HIBALI
 
 MACHINE = {"machine": "2 cores", "kernel": "Linux 6.1|x"}
 _DATE = "2026-11-24 18:00 UTC"
@@ -204,6 +206,25 @@ def test_cases_are_selected_by_name_or_by_prefix(capsys: pytest.CaptureFixture[s
     assert len(capsys.readouterr().out.split()) == len(CASES)
     assert main(["nonsense"]) == 2
     assert "No case begins with 'nonsense'" in capsys.readouterr().err
+
+
+def test_hibali_is_compared_with_itself_from_another_checkout(tmp_path: Path) -> None:
+    target = ReusedTarget(tmp_path, Amount(1, 1))
+    environment = {"HIBALI_STATE": "/state"}
+    ours, peer = (
+        Contender(name, lambda _: [*HIBALI, "push"], target, environment) for name in ("hibali", "rsync")
+    )
+    (now, before), bars = with_earlier([ours, peer], tmp_path)
+    assert (now.name, before.name) == ("hibali", "hibali, before")
+    assert now.argv("1")[0] == HIBALI[0]
+    assert before.argv("1") == [str(tmp_path / ".venv/bin/python"), *HIBALI[1:], "push"]
+    assert before.environment["HIBALI_STATE"] == "/state-before"
+    assert now.warm_up, "the first run fills the target, and the state of each"
+    assert before.warm_up
+    assert [(bar.ours, bar.than, bar.measure) for bar in bars] == [
+        ("hibali", ("hibali, before",), "seconds"),
+        ("hibali", ("hibali, before",), "cpu"),
+    ]
 
 
 def test_amounts_are_described_in_words() -> None:
