@@ -107,7 +107,7 @@ def test_version_and_help_import_nothing_heavy(run: Run, word: str) -> None:
             ("sync", "{here}", "{there}"),
             (
                 "transfers.stores.sftp.store",
-                "transfers.engine.routes.gridftp.route",
+                "hibali_plugins.gridftp.route",
                 "transfers.history.index",
             ),
         ),

@@ -8,7 +8,7 @@ from contextlib import closing
 from typing import TypeGuard
 
 from hibali.events import Event, Retried
-from hibali.plugins import object_of
+from hibali.plugins import find, object_of
 from hibali.text import printable
 from transfers.engine.endpoints import Endpoints
 from transfers.engine.request import FeatureOption
@@ -83,21 +83,25 @@ class RouteOption(FeatureOption, ABC):
         """Open the route. Raises `UsageError` if it is impossible; returns None in a dry run, which only checks."""
 
 
+Opening = Callable[[Endpoints, Recorder], Route | None]
+
+
 def open_by_option(endpoints: Endpoints, recorder: Recorder) -> Route | None:
     """Open the route of an option, if it has one."""
     options = [option for option in endpoints.request.options if isinstance(option, RouteOption)]
     return options[0].open_route(endpoints, recorder) if options else None
 
 
-# The routes in the order in which they are tried: the function that opens each, or returns None, and whether it may
-# apply. Only then its module is loaded. A route that was asked for and is impossible raises `UsageError`.
+# The routes in the order in which they are tried: the function that opens each, or returns None, or its name in the
+# group hibali.routes; and whether it may apply. Only then its module is loaded. A route that was asked for and is
+# impossible raises `UsageError`.
 _HERE = "transfers.engine.routes."
 ROUTES: tuple[tuple[str, Callable[[Endpoints], bool]], ...] = (
     (f"{_HERE}globus_route:open_route", lambda ends: ends.request.via != "stream"),
     (f"{_HERE}base:open_by_option", lambda ends: bool(ends.request.options)),
     (f"{_HERE}direct:open_route", lambda ends: ends.request.direct),
     (f"{_HERE}server:open_route", lambda ends: ends.target.copies(ends.origin.store)),
-    (f"{_HERE}gridftp.route:open_route", lambda ends: any(site.gridftp for site in ends.sites)),
+    ("gridftp", lambda ends: any(site.gridftp for site in ends.sites)),
     (f"{_HERE}stream:open_route", lambda _: True),
 )
 
@@ -106,8 +110,8 @@ def choose_route(endpoints: Endpoints, recorder: Recorder) -> Route:
     """Open the first route that applies. Raises `UsageError`, and the errors of its connections."""
     for name, may_apply in ROUTES:
         if may_apply(endpoints):
-            opening: Callable[[Endpoints, Recorder], Route | None] = object_of(name)
-            route = opening(endpoints, recorder)
+            opening: Opening | None = object_of(name) if ":" in name else find("hibali.routes", name)
+            route = opening(endpoints, recorder) if opening is not None else None
             if route is not None:
                 return route
     raise AssertionError

@@ -12,9 +12,7 @@ from hibali.config.model import GridftpSettings, ProxySettings
 from hibali.errors import NotFoundError
 from hibali.events import Event, Listener, Noted, ignore
 from hibali.ssh.gsi import ready_proxy
-from transfers.agent.protocol import partial_path
-from transfers.engine.endpoints import Endpoints
-from transfers.engine.routes.gridftp.process import (
+from hibali_plugins.gridftp.process import (
     HERE,
     PROGRAM,
     fits_list_file,
@@ -22,7 +20,9 @@ from transfers.engine.routes.gridftp.process import (
     least_bytes,
     server_path,
 )
-from transfers.engine.routes.gridftp.receiving import GridftpReceiver, GridftpTransfer
+from hibali_plugins.gridftp.receiving import GridftpReceiver, GridftpTransfer
+from transfers.agent.protocol import partial_path
+from transfers.engine.endpoints import Endpoints
 from transfers.engine.routes.stream import ProgressReport, StreamRoute
 from transfers.history.journal import Recorder
 from transfers.model.entry import Kind

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hibali.errors import AccessError, TryLaterError
-from transfers.engine.routes.gridftp.process import (
+from hibali_plugins.gridftp.process import (
     HERE,
     DeclinedError,
     argv,

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from hibali.errors import TryLaterError
+from hibali_plugins.gridftp import process
+from hibali_plugins.gridftp.process import PROGRAM, CopyProcess, Direction, Parameters, explain
 from tests.support.requirements import skip_or_fail
-from transfers.engine.routes.gridftp import process
-from transfers.engine.routes.gridftp.process import PROGRAM, CopyProcess, Direction, Parameters, explain
 from transfers.model.entry import Entry, Kind
 from transfers.model.units import Item, Unit
 

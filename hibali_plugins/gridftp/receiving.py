@@ -13,9 +13,7 @@ from typing import Any
 from hibali.config.model import GridftpSettings
 from hibali.errors import TryLaterError
 from hibali.retry import stalled
-from transfers.agent import protocol
-from transfers.agent.protocol import partial_path
-from transfers.engine.routes.gridftp.process import (
+from hibali_plugins.gridftp.process import (
     CopyProcess,
     DeclinedError,
     Direction,
@@ -23,6 +21,8 @@ from transfers.engine.routes.gridftp.process import (
     distribute_pieces,
     explain,
 )
+from transfers.agent import protocol
+from transfers.agent.protocol import partial_path
 from transfers.engine.routes.stream import ProgressReport
 from transfers.model.entry import Verification
 from transfers.model.units import Committed, Item, Problem, Unit, problem_from

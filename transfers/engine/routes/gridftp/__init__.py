@@ -1,1 +1,0 @@
-"""Transfers of large files over GridFTP."""
