@@ -88,7 +88,10 @@ class AddedOptions(NamedTuple):
 
 
 class _WithExamples(click.Command):
-    """A command whose help has examples: pairs of a command line and what it does; `section` is that of its group."""
+    """A command whose help has examples: pairs of a command line and what it does; `section` is that of its group.
+
+    `adds` is MODULE:FUNCTION, which returns `AddedOptions` by name that take time to find.
+    """
 
     def __init__(
         self,
@@ -97,17 +100,29 @@ class _WithExamples(click.Command):
         examples: Sequence[tuple[str, str]] = (),
         section: str = "",
         asks: str = "",
+        adds: str = "",
         **named: Any,
     ) -> None:
         super().__init__(*arguments, **named)
         self.calls = calls
+        self.adds = adds
         self.asks = asks
         self.examples = tuple(examples)
         self.section = section
         self.added: dict[str, AddedOptions] = {}
 
-    def extend(self, name: str, added: AddedOptions) -> None:
-        """Add the options of a plugin, once."""
+    def extend(self, path: str) -> None:
+        """Add the options of plugins, once; `path` is that of the command in their declarations."""
+        from hibali.plugins import every, object_of  # start-up: not for --version
+
+        if self.adds:
+            found, self.adds = object_of(self.adds)(), ""
+            for name, added in found.items():
+                self._add(name, added)
+        for name, added in every("hibali.options", path):
+            self._add(name, added)
+
+    def _add(self, name: str, added: AddedOptions) -> None:
         if name not in self.added:
             self.added[name] = added
             self.examples += added.examples
@@ -183,7 +198,7 @@ class CommandGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return its own command of that name, with the options of plugins, else a plugin's; None for an unknown one."""
-        from hibali.plugins import every, find  # start-up: not for --version
+        from hibali.plugins import find  # start-up: not for --version
 
         own = self._own_command(ctx, cmd_name)
         path = f"{_path_of(ctx)}.{cmd_name if own is None else own.name}".removeprefix(".")
@@ -191,8 +206,7 @@ class CommandGroup(click.Group):
             found = find("hibali.commands", path)
             return found if isinstance(found, click.Command) else None
         if isinstance(own, _WithExamples):
-            for name, added in every("hibali.options", path):
-                own.extend(name, added)
+            own.extend(path)
         return own
 
     def _own_commands(self, ctx: click.Context) -> list[str]:
@@ -283,6 +297,7 @@ def command(
     resumes: bool = False,
     section: str = "",
     asks: Literal["", "always", "unless --yes"] = "",
+    adds: str = "",
 ) -> Callable[[Callable[..., int | None]], HibaliCommand]:
     """Declare a command with the common options; `section` is that of the help of its group.
 
@@ -290,8 +305,9 @@ def command(
     It takes `common: Common` first, then the parameters of the command by name, and returns the exit code
     (None is 0). Hibali errors that it raises are printed by the frame. A command that
     `resumes` continues when it is run again after an interruption. One that `asks` questions cannot be scheduled.
+    `adds` is MODULE:FUNCTION, which returns `AddedOptions` by name; it is imported when the command is looked up.
     """
-    named = {"examples": examples, "section": section, "asks": asks}
+    named = {"examples": examples, "section": section, "asks": asks, "adds": adds}
     return _decorator(HibaliCommand, name, calls, resumes=resumes, **named)
 
 

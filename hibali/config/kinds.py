@@ -36,6 +36,40 @@ _MACHINE = (
 
 
 @dataclass(frozen=True, slots=True)
+class SiteOption:
+    """An option of `hibali sites add` for sites of a kind; those of one name for several kinds are one option.
+
+    Attributes:
+        name: Its name without dashes.
+        key: The key below [sites.NAME] that it sets, with dots.
+        metavar: The name of its value; "" for a flag.
+        help: Its text in the help.
+        whole: Whether the value is a whole number.
+        words: Whether the value is a command line, which is split as a shell does.
+        chooses: Whether giving it says that the site is of this kind.
+    """
+
+    name: str
+    key: str
+    metavar: str
+    help: str
+    whole: bool = False
+    words: bool = False
+    chooses: bool = False
+
+    @property
+    def parameter(self) -> str:
+        """The name of its value."""
+        return self.name.replace("-", "_")
+
+
+def credentials_option(key: str) -> SiteOption:
+    """Return --credentials-command for a kind with that key."""
+    text = "A command that prints credentials: AWS process credentials, a login, or a token."
+    return SiteOption("credentials-command", key, "WORDS", text, words=True)
+
+
+@dataclass(frozen=True, slots=True)
 class StoreKind:
     """The properties of a kind of site, apart from its store.
 
@@ -55,6 +89,8 @@ class StoreKind:
         data_site: Returns the name of the site by which files of this one are moved, with the same paths; "" for none.
         through: Returns where the files of a path are, as SITE:PATH of another site; None if at this one.
         with_file_type: Returns the site with a type for new files, where files there have types.
+        options: The options of `hibali sites add` for it.
+        example: A command line with them, and what it does.
     """
 
     keys: tuple[str, ...] = ()
@@ -70,6 +106,8 @@ class StoreKind:
     data_site: Callable[[Site], str] = lambda _: ""
     through: Callable[[Site, str], str | None] = lambda site, path: None  # noqa: ARG005
     with_file_type: Callable[[Site, str], Site] | None = None
+    options: tuple[SiteOption, ...] = ()
+    example: tuple[str, str] | None = None
 
     @property
     def has_work_folder(self) -> bool:
@@ -102,12 +140,45 @@ def _check_login(site: Site, note: Note) -> None:
             note(problem, "login_url")
 
 
+_SSH_OPTIONS = (
+    SiteOption(
+        "ssh", "ssh.host", "HOST", "An ssh host, by its name in your ssh configuration.", chooses=True
+    ),
+    SiteOption(
+        "data-ssh", "ssh.data_host", "HOST", "Another ssh host for bulk data, such as a data transfer node."
+    ),
+    SiteOption(
+        "ssh-command",
+        "ssh.command",
+        "WORDS",
+        "The ssh program and its options, as in 'gsissh -p 2222'.",
+        words=True,
+    ),
+    SiteOption("transport", "ssh.transport", "auto|agent|sftp", "How data is transferred over ssh."),
+    SiteOption("logins", "ssh.logins", "N", "Logins at a time; 1 unless the site allows more.", whole=True),
+    SiteOption("channels", "ssh.channels", "N", "Channels over each connection.", whole=True),
+)
+_S3_OPTIONS = (
+    SiteOption("s3", "s3.endpoint", "ENDPOINT", "An object store: its URL, or aws.", chooses=True),
+    SiteOption("bucket", "s3.bucket", "B", "The bucket; without it, paths start with a bucket."),
+    SiteOption("prefix", "s3.prefix", "P", "The prefix of all keys."),
+    SiteOption("region", "s3.region", "R", "The region for signing requests."),
+    SiteOption("profile", "s3.profile", "P", "A profile of your AWS configuration files."),
+    SiteOption("anonymous", "s3.anonymous", "", "Send requests without credentials."),
+    credentials_option("s3.credentials_command"),
+)
+
 BUILT_IN = {
     "ssh": StoreKind(
         keys=("ssh", "reached_from", "gridftp", *_MACHINE),
         needs=("ssh", "a table ssh with host"),
         has_machine=True,
         address=lambda site: site.ssh.host if site.ssh is not None else "",
+        options=_SSH_OPTIONS,
+        example=(
+            "hibali sites add juwels --ssh juwels --root scratch=/p/scratch/me --scheduler slurm --account brain",
+            "A supercomputer that `ssh juwels` reaches, with Slurm.",
+        ),
     ),
     "s3": StoreKind(
         keys=("s3",),
@@ -115,20 +186,41 @@ BUILT_IN = {
         has_keys=True,
         limits_requests=True,
         address=lambda site: site.s3.endpoint if site.s3 is not None else "",
+        options=_S3_OPTIONS,
+        example=(
+            "hibali sites add bucket --s3 https://s3.example.org --bucket study --profile lab",
+            "An object store, with the credentials of an AWS profile.",
+        ),
     ),
-    "local": StoreKind(keys=_MACHINE, has_machine=True, address=lambda _: "this machine"),
+    "local": StoreKind(
+        keys=_MACHINE,
+        has_machine=True,
+        address=lambda _: "this machine",
+        options=(SiteOption("local", "roots.data", "PATH", "A folder of this machine.", chooses=True),),
+        example=("hibali sites add here --local /data", "A folder of this machine."),
+    ),
     "url": StoreKind(
         keys=("url", "credentials_command", "username", "secret_keyring", "login_url", "read_back", "proxy"),
         needs=("url", "url"),
         has_keys=True,
         address=lambda site: site.url or "",
         check=_check_login,
+        options=(
+            SiteOption("url", "url", "URL", "A web server, by URL; read-only.", chooses=True),
+            credentials_option("credentials_command"),
+        ),
     ),
     "globus": StoreKind(
         keys=("globus", *_FOLDERS),
         needs=("globus", "a table globus with collection"),
         address=lambda site: site.globus.collection if site.globus is not None else "",
         check=_check_collection,
+        options=(
+            SiteOption(
+                "globus", "globus.collection", "UUID", "The Globus collection of this site.", chooses=True
+            ),
+        ),
+        example=("hibali sites add archive --globus UUID", "A Globus collection, reached by Globus alone."),
     ),
 }
 
@@ -138,14 +230,20 @@ def kind_of(site: Site) -> StoreKind:
     return BUILT_IN.get(site.kind) or _load_kind(site.kind) or StoreKind()
 
 
-def kind_names() -> list[str]:
-    """Return the names of all kinds; imports the modules of plugins."""
-    found = list(BUILT_IN)
+def every_kind() -> dict[str, StoreKind]:
+    """Return all kinds by name; imports the modules of plugins."""
+    found = dict(BUILT_IN)
     for kind_name in plugin_names("transfers.stores"):
         with contextlib.suppress(UsageError):  # a plugin that cannot be imported
-            if kind_name not in BUILT_IN and _load_kind(kind_name) is not None:
-                found.append(kind_name)
+            kind = None if kind_name in BUILT_IN else _load_kind(kind_name)
+            if kind is not None:
+                found[kind_name] = kind
     return found
+
+
+def kind_names() -> list[str]:
+    """Return the names of all kinds; imports the modules of plugins."""
+    return list(every_kind())
 
 
 @cache

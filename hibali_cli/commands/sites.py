@@ -8,78 +8,16 @@ from hibali_cli.command import Section, command, command_group
 from hibali_cli.fields import SITE, fields_option
 from hibali_cli.options import NEW_NAME, accept_prologue_option, duration_of
 
-_ADD_EXAMPLES = [
-    (
-        "hibali sites add juwels --ssh juwels --root scratch=/p/scratch/me --scheduler slurm --account brain",
-        "A supercomputer that `ssh juwels` reaches, with Slurm.",
-    ),
-    (
-        "hibali sites add bucket --s3 https://s3.example.org --bucket study --profile lab",
-        "An object store, with the credentials of an AWS profile.",
-    ),
-    ("hibali sites add here --local /data", "A folder of this machine."),
-    (
-        "hibali sites add lake --fsspec gs://study --set fsspec.options.project=brain",
-        "A bucket of Google Cloud Storage; this needs the package gcsfs.",
-    ),
-    (
-        "hibali sites add bigbrain --ebrains p22717-hbp-d000070_BigBrain-selected_1um_scans_pub",
-        "A public bucket of EBRAINS, without a login.",
-    ),
-    ("hibali sites add archive --globus UUID", "A Globus collection, reached by Globus alone."),
-    (
-        "hibali sites add mcgill --cbrain https://portal.cbrain.mcgill.ca",
-        "A CBRAIN portal, whose data providers are mcgill:@NAME.",
-    ),
-    (
-        "hibali sites add jusuf --unicore https://unicore.example.org/SITE/rest/core --credentials-command 'pass unicore/token'",
-        "A supercomputer behind UNICORE, with a token that a command prints.",
-    ),
-    (
-        "hibali sites add daint --firecrest https://api.example.org/v2 --system daint --credentials-command 'pass cscs/token'",
-        "A supercomputer behind FirecREST.",
-    ),
-    (
-        "hibali sites add perlmutter --iri https://api.example.org/api/v1 --system compute --credentials-command 'pass nersc/token'",
-        "A facility with the IRI Facility API.",
-    ),
-]
 
-
-@command("add", calls="hibali_cli.handlers.site_check:add_and_check", examples=_ADD_EXAMPLES)
+@command(
+    "add",
+    calls="hibali_cli.handlers.site_check:add_and_check",
+    adds="hibali_cli.site_options:options_of_kinds",
+)
 @click.argument("name", type=NEW_NAME)
-@click.option("--ssh", metavar="HOST", help="An ssh host, by its name in your ssh configuration.")
-@click.option("--s3", metavar="ENDPOINT", help="An object store: its URL, or aws.")
-@click.option("--local", metavar="PATH", help="A folder of this machine.")
-@click.option("--url", metavar="URL", help="A web server, by URL; read-only.")
-@click.option(
-    "--fsspec",
-    metavar="URL",
-    help="A filesystem of fsspec: gs://BUCKET, abfs://CONTAINER, hdfs://HOST/PATH, ... Options: --set fsspec.options.NAME=VALUE.",
-)
-@click.option("--cbrain", metavar="URL", help="A CBRAIN portal, by URL.")
-@click.option("--ebrains", metavar="BUCKET", help="A bucket of the EBRAINS data proxy.")
-@click.option("--ebrains-dataset", metavar="UUID", help="A dataset of EBRAINS; read-only.")
-@click.option(
-    "--unicore", metavar="URL", help="A UNICORE/X: the URL of its core services, https://.../rest/core."
-)
-@click.option("--firecrest", metavar="URL", help="A FirecREST v2, by URL; with --system.")
-@click.option(
-    "--iri", metavar="URL", help="A facility with the IRI Facility API: its URL, https://.../api/v1."
-)
-@click.option("--system", metavar="NAME", help="The system of a FirecREST or a facility.")
 @click.option(
     "--kind", metavar="WORD", help="Another kind of site, for example of a plugin; configure it with --set."
 )
-@click.option(
-    "--data-ssh", metavar="HOST", help="Another ssh host for bulk data, such as a data transfer node."
-)
-@click.option(
-    "--ssh-command", metavar="WORDS", help="The ssh program and its options, as in 'gsissh -p 2222'."
-)
-@click.option("--transport", metavar="auto|agent|sftp", help="How data is transferred over ssh.")
-@click.option("--logins", type=int, metavar="N", help="Logins at a time; 1 unless the site allows more.")
-@click.option("--channels", type=int, metavar="N", help="Channels over each connection.")
 @click.option(
     "--root", multiple=True, metavar="NAME=PATH", help="A named root, for NAME:@ROOT/x; repeatable."
 )
@@ -94,7 +32,6 @@ _ADD_EXAMPLES = [
 @click.option(
     "--gpus", type=int, metavar="N", help="The number of GPUs per node (NVIDIA, unless gpus.kind is set)."
 )
-@click.option("--globus", metavar="UUID", help="The Globus collection of this site.")
 @click.option(
     "--globus-path",
     multiple=True,
@@ -105,16 +42,6 @@ _ADD_EXAMPLES = [
     "--gridftp",
     metavar="URL",
     help="A GridFTP server with the site's files: gsiftp://HOST:PORT or sshftp://HOST.",
-)
-@click.option("--bucket", metavar="B", help="The bucket; without it, paths start with a bucket.")
-@click.option("--prefix", metavar="P", help="The prefix of all keys.")
-@click.option("--region", metavar="R", help="The region for signing requests.")
-@click.option("--profile", metavar="P", help="A profile of your AWS configuration files.")
-@click.option("--anonymous", is_flag=True, help="Send requests without credentials.")
-@click.option(
-    "--credentials-command",
-    metavar="WORDS",
-    help="A command that prints credentials: AWS process credentials, a login, or a token.",
 )
 @click.option(
     "--set",
@@ -128,7 +55,7 @@ _ADD_EXAMPLES = [
 def add_command() -> None:
     """Add a site to config.toml, and check the connection to it.
 
-    Use one of --ssh, --s3, --local, --url, --fsspec, --ebrains, --ebrains-dataset, --cbrain, --unicore, --firecrest, --iri, --globus and --kind; --globus together with --ssh or --local also sets the site's collection. Adding the same site twice changes nothing; a
+    Use one of the options above --kind, or --kind; --globus together with --ssh or --local also sets the site's collection. Adding the same site twice changes nothing; a
     different site with the same name is refused without --replace. A site that cannot be reached stays in config.toml, and the
     exit code is 4 or 5. Secrets are never options.
     """

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hibali.amounts import split_command
-from hibali.config.kinds import kind_of
+from hibali.config.kinds import StoreKind, every_kind, kind_of
 from hibali.config.model import Site
 from hibali.config.settings import read_value
 from hibali.errors import UsageError
@@ -59,76 +59,20 @@ def _flat(value: Any, name: str) -> list[tuple[str, str]]:
     return [(name, str(value).lower() if isinstance(value, bool) else str(value))]
 
 
-_KINDS = (
-    "ssh",
-    "s3",
-    "local",
-    "url",
-    "fsspec",
-    "cbrain",
-    "ebrains",
-    "unicore",
-    "firecrest",
-    "iri",
-    "globus",
-)  # kinds with their own option; --kind accepts any
-# Each option and its key below [sites.NAME]; omitted flags and texts set nothing.
+# The options for sites of any kind, and their keys below [sites.NAME]; omitted flags and texts set nothing.
+_FOLDERS = {"default_root": "default_root", "work": "work", "root": "roots"}
 _KEYS = {
-    "default_root": ("default_root",),
-    "work": ("work",),
-    "root": ("roots",),
-    "url": ("url",),
-    "ssh": ("ssh", "host"),
-    "data_ssh": ("ssh", "data_host"),
-    "ssh_command": ("ssh", "command"),
-    "transport": ("ssh", "transport"),
-    "logins": ("ssh", "logins"),
-    "channels": ("ssh", "channels"),
-    "s3": ("s3", "endpoint"),
-    "bucket": ("s3", "bucket"),
-    "prefix": ("s3", "prefix"),
-    "region": ("s3", "region"),
-    "profile": ("s3", "profile"),
-    "anonymous": ("s3", "anonymous"),
-    "credentials_command": ("s3", "credentials_command"),
-    "fsspec": ("fsspec", "url"),
-    "cbrain": ("cbrain", "url"),
-    "ebrains": ("ebrains", "bucket"),
-    "ebrains_dataset": ("ebrains", "dataset"),
-    "unicore": ("unicore", "url"),
-    "firecrest": ("firecrest", "url"),
-    "iri": ("iri", "url"),
-    "system": ("firecrest", "system"),
-    "globus": ("globus", "collection"),
-    "globus_path": ("globus", "paths"),
-    "gridftp": ("gridftp", "url"),
-    "scheduler": ("scheduler", "name"),
-    "account": ("scheduler", "account"),
-    "partition": ("scheduler", "partition"),
-    "time": ("scheduler", "time"),
-    "mpi": ("scheduler", "mpi"),
-    "container": ("container", "name"),
-    "gpus": ("gpus", "per_node"),
+    "globus_path": "globus.paths",
+    "gridftp": "gridftp.url",
+    "scheduler": "scheduler.name",
+    "account": "scheduler.account",
+    "partition": "scheduler.partition",
+    "time": "scheduler.time",
+    "mpi": "scheduler.mpi",
+    "container": "container.name",
+    "gpus": "gpus.per_node",
 }
-# the key of --credentials-command, by kind
-_CREDENTIALS = {
-    "url": ("credentials_command",),
-    "fsspec": ("fsspec", "credentials_command"),
-    "ebrains": ("ebrains", "token_command"),
-    "unicore": ("unicore", "token_command"),
-    "firecrest": ("firecrest", "token_command"),
-    "iri": ("iri", "token_command"),
-}
-_SYSTEMS = {"firecrest": ("firecrest", "system"), "iri": ("iri", "system")}
-_OF_EACH_KIND: Mapping[str, Mapping[str, tuple[str, ...]]] = {
-    "credentials_command": _CREDENTIALS,
-    "system": _SYSTEMS,
-}  # options with another key for each kind
-# what runs job scripts behind a service, unless --scheduler names another one
-_BEHIND = {"unicore": "unicore", "firecrest": "firecrest", "iri": "iri"}
-_COMMANDS = frozenset({"ssh_command", "credentials_command"})
 _PAIRS = frozenset({"root", "globus_path"})
-_OF_KIND = frozenset({"ssh", "s3", "firecrest"})  # tables whose options are valid only for sites of that kind
 
 
 def site_table(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -137,66 +81,77 @@ def site_table(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     Raises `UsageError` for no kind or two, and for options of another kind. The values are checked again when
     the file is read.
     """
-    kind = _kind(name, options)
-    table: dict[str, Any] = {"kind": kind}
-    if options["local"] is not None:
+    kinds = every_kind()
+    kind_name = _kind(name, kinds, options)
+    kind = kinds.get(kind_name, StoreKind())
+    used = [*kind.options, *kinds["globus"].options]  # a site of another kind may have a collection, too
+    keys = {**_FOLDERS, **{each.parameter: each.key for each in used}, **_KEYS}
+    words = {each.parameter for each in used if each.words}
+    given = {name: value for name, value in options.items() if value is not False and value not in (None, ())}
+    table: dict[str, Any] = {"kind": kind_name}
+    local = given.pop("local", None)
+    if local is not None:
         table["default_root"] = "data"
-    for option, keys in _KEYS.items():
-        value = options[option]
-        if value is None or value is False or value == ():
-            continue
-        keys = _OF_EACH_KIND.get(option, {}).get(kind, keys)  # noqa: PLW2901
-        if option in _COMMANDS:
-            value = _split_option(_option(option), value)
+    for option, value in ((name, given[name]) for name in keys if name in given):
+        if option in words:
+            value = _split_option(_option(option), value)  # noqa: PLW2901
         elif option in _PAIRS:
-            value = _pairs(_option(option), value)
-        _put(table, keys, value)
-    if options["local"] is not None:
-        table["roots"] = {"data": _whole_path(options["local"]), **table.get("roots", {})}
+            value = _pairs(_option(option), value)  # noqa: PLW2901
+        _put(table, keys[option], value)
+    if local is not None:
+        table["roots"] = {"data": _whole_path(local), **table.get("roots", {})}
     for text in options["set"]:
         key, equals, value = text.partition("=")
         if not (key and equals):
             raise UsageError("bad-pair", f"{text!r} is not of the form --set KEY=VALUE", subject="--set")
-        _put(table, tuple(key.split(".")), read_value(value))
-    if kind in _BEHIND and "scheduler" in table:
-        table["scheduler"].setdefault("name", _BEHIND[kind])
+        _put(table, key, read_value(value))
+    if kind.service and kind.has_work_folder and "scheduler" in table:
+        table["scheduler"].setdefault("name", kind.service)
     return table
 
 
-def _put(table: dict[str, Any], keys: tuple[str, ...], value: Any) -> None:
-    for key in keys[:-1]:
+def _put(table: dict[str, Any], dotted: str, value: Any) -> None:
+    *above, last = dotted.split(".")
+    for key in above:
         table = table.setdefault(key, {})
         if not isinstance(table, dict):
             raise UsageError("bad-pair", f"{key} is not a table", subject="--set")
-    table[keys[-1]] = value
+    table[last] = value
 
 
 def _option(key: str) -> str:
     return f"--{key.replace('_', '-')}"
 
 
-def _kind(name: str, options: Mapping[str, Any]) -> str:
-    kinds = [kind for kind in _KINDS if options[kind] is not None]
-    if options["ebrains_dataset"] is not None and "ebrains" not in kinds:
-        kinds.append("ebrains")
-    if len(kinds) > 1 and kinds[-1] == "globus":
-        kinds.pop()  # a site of another kind may have a collection, too
+def _kind(name: str, kinds: Mapping[str, StoreKind], options: Mapping[str, Any]) -> str:
+    choosing = [
+        (each, kind_name) for kind_name, kind in kinds.items() for each in kind.options if each.chooses
+    ]
+    found = dict.fromkeys(kind_name for each, kind_name in choosing if options[each.parameter] is not None)
+    if len(found) > 1 or options["kind"] is not None:
+        found.pop("globus", None)  # a site of another kind may have a collection, too
     if options["kind"] is not None:
-        kinds = list(dict.fromkeys([options["kind"], *(kind for kind in kinds if kind != "globus")]))
-    if len(kinds) != 1:
+        found = {options["kind"]: None, **found}
+    if len(found) != 1:
+        names = [*(f"--{each.name}" for each, _ in choosing), "--kind"]
         raise UsageError(
             "site-kind",
-            f"exactly one of {', '.join(map(_option, (*_KINDS, 'kind')))} is needed",
+            f"exactly one of {', '.join(names)} is needed",
             subject=name,
             hint="See: hibali sites add --help",
         )
-    foreign = [key for key, keys in _KEYS.items() if keys[0] in _OF_KIND and keys[0] != kinds[0]]
-    foreign = [key for key in foreign if kinds[0] not in _OF_EACH_KIND.get(key, {})]
-    wrong = [_option(key) for key in foreign if options[key] not in {None, False}]
+    [chosen] = found
+    own = {each.name for each in kinds.get(chosen, StoreKind()).options}
+    wrong = {
+        f"--{each.name}": None
+        for kind in kinds.values()
+        for each in kind.options
+        if not each.chooses and each.name not in own and options[each.parameter] not in {None, False}
+    }
     if wrong:
-        shown = f"--kind {kinds[0]}" if options["kind"] is not None else _option(kinds[0])
+        shown = f"--kind {chosen}" if options["kind"] is not None else _option(chosen)
         raise UsageError("site-option", f"{', '.join(wrong)} cannot be used with {shown}", subject=name)
-    return kinds[0]
+    return chosen
 
 
 def _split_option(option: str, text: str) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hibali.config.kinds import StoreKind
+from hibali.config.kinds import SiteOption, StoreKind
 from hibali.config.model import Site
 from hibali.errors import NotFoundError
 from hibali.events import Listener, ignore
@@ -44,6 +44,11 @@ KIND = StoreKind(
     address=lambda site: str(site.own.url),
     through=_through,
     with_file_type=_with_file_type,
+    options=(SiteOption("cbrain", "cbrain.url", "URL", "A CBRAIN portal, by URL.", chooses=True),),
+    example=(
+        "hibali sites add mcgill --cbrain https://portal.cbrain.mcgill.ca",
+        "A CBRAIN portal, whose data providers are mcgill:@NAME.",
+    ),
 )
 
 

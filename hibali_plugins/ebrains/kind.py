@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hibali.config.kinds import StoreKind
+from hibali.config.kinds import SiteOption, StoreKind, credentials_option
 from hibali.config.model import Site
 from hibali.events import Listener, ignore
 from hibali_plugins.ebrains.settings import EbrainsSettings
@@ -24,6 +24,19 @@ KIND = StoreKind(
     has_keys=True,
     address=lambda site: f"{site.own.url}/v1/{site.own.resource}",
     secret_variables=secret_variables,
+    options=(
+        SiteOption(
+            "ebrains", "ebrains.bucket", "BUCKET", "A bucket of the EBRAINS data proxy.", chooses=True
+        ),
+        SiteOption(
+            "ebrains-dataset", "ebrains.dataset", "UUID", "A dataset of EBRAINS; read-only.", chooses=True
+        ),
+        credentials_option("ebrains.token_command"),
+    ),
+    example=(
+        "hibali sites add bigbrain --ebrains p22717-hbp-d000070_BigBrain-selected_1um_scans_pub",
+        "A public bucket of EBRAINS, without a login.",
+    ),
 )
 
 

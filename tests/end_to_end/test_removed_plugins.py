@@ -107,6 +107,9 @@ def test_a_removed_plugin_leaves_no_trace(folder: str, whole: dict[str, Any], tm
     for name in names_in(removed, "options"):
         path = f"hibali {name.rpartition('.')[0].replace('.', ' ')}"
         assert whole["help"][path] != left["help"][path]
+    for kind in names_in(removed, "stores"):
+        assert f"--{kind} " in whole["help"]["hibali sites add"]
+        assert f"--{kind}" not in left["help"]["hibali sites add"]
     for group, found in (("stores", "kinds"), ("services", "services"), ("api", "api")):
         assert set(whole[found]) - set(left[found]) == names_in(removed, group), group
 
@@ -190,7 +193,7 @@ def test_only_the_loader_names_the_folder_of_plugins() -> None:
         path.relative_to(REPOSITORY).as_posix()
         for package in PACKAGES
         for path in (REPOSITORY / package).rglob("*.py*")
-        if path.suffix != ".pyc" and PLUGINS in path.read_text("utf-8")
+        if path.suffix in {".py", ".pyi"} and PLUGINS in path.read_text("utf-8")
     }
     assert found <= {"hibali/plugins.py", "hibali/__init__.pyi"}
 

@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from hibali.config.kinds import SERVICE_MACHINE, StoreKind
+from hibali.config.kinds import SERVICE_MACHINE, SiteOption, StoreKind, credentials_option
 from hibali.config.model import Site
 from hibali.errors import AccessError, IncompleteError
 from hibali.events import Listener, ignore
@@ -27,7 +27,13 @@ def secret_variables(site: Site) -> tuple[str, ...]:
     return found
 
 
-def service_machine(settings: type, service: str, address: Callable[[Site], str]) -> StoreKind:
+def service_machine(
+    settings: type,
+    service: str,
+    address: Callable[[Site], str],
+    *options: SiteOption,
+    example: tuple[str, str],
+) -> StoreKind:
     """Return the kind of a site whose files and jobs a service of this name serves; its settings have `bearer` and `data`."""
     return StoreKind(
         keys=SERVICE_MACHINE,
@@ -37,7 +43,14 @@ def service_machine(settings: type, service: str, address: Callable[[Site], str]
         address=address,
         secret_variables=secret_variables,
         data_site=lambda site: site.own.data or "",
+        options=(*options, credentials_option(f"{service}.token_command")),
+        example=example,
     )
+
+
+def system_option(service: str) -> SiteOption:
+    """Return --system for a kind with that key."""
+    return SiteOption("system", f"{service}.system", "NAME", "The system of a FirecREST or a facility.")
 
 
 def open_over(location: Location, files: Store, *, on_event: Listener = ignore) -> Store:

@@ -7,9 +7,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hibali.config.kinds import SiteOption
 from hibali.config.model import Site
 from hibali.events import Listener, ignore
-from transfers.stores.bearer.sites import add_writable, log_in, log_out, open_over, service_machine
+from transfers.stores.bearer.sites import (
+    add_writable,
+    log_in,
+    log_out,
+    open_over,
+    service_machine,
+    system_option,
+)
 from transfers.stores.firecrest.settings import FirecrestSettings
 
 if TYPE_CHECKING:
@@ -19,7 +27,17 @@ if TYPE_CHECKING:
 
 __all__ = ["KIND", "check", "log_in", "log_out", "open_files", "open_over", "open_store"]
 
-KIND = service_machine(FirecrestSettings, "firecrest", lambda site: f"{site.own.url} {site.own.system}")
+KIND = service_machine(
+    FirecrestSettings,
+    "firecrest",
+    lambda site: f"{site.own.url} {site.own.system}",
+    SiteOption("firecrest", "firecrest.url", "URL", "A FirecREST v2, by URL; with --system.", chooses=True),
+    system_option("firecrest"),
+    example=(
+        "hibali sites add daint --firecrest https://api.example.org/v2 --system daint --credentials-command 'pass cscs/token'",
+        "A supercomputer behind FirecREST.",
+    ),
+)
 
 
 def open_files(site: Site, on_event: Listener = ignore) -> FirecrestFiles:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hibali.config.kinds import StoreKind
+from hibali.config.kinds import SiteOption, StoreKind, credentials_option
 from hibali.config.model import Site
 from hibali.errors import NotFoundError
 from hibali.events import Listener, ignore
@@ -22,6 +22,20 @@ KIND = StoreKind(
     has_keys=True,
     address=lambda site: str(site.own.url),
     secret_variables=lambda site: tuple(site.own.secret_variables.values()),
+    options=(
+        SiteOption(
+            "fsspec",
+            "fsspec.url",
+            "URL",
+            "A filesystem of fsspec: gs://BUCKET, abfs://CONTAINER, hdfs://HOST/PATH, ... Options: --set fsspec.options.NAME=VALUE.",
+            chooses=True,
+        ),
+        credentials_option("fsspec.credentials_command"),
+    ),
+    example=(
+        "hibali sites add lake --fsspec gs://study --set fsspec.options.project=brain",
+        "A bucket of Google Cloud Storage; this needs the package gcsfs.",
+    ),
 )
 
 

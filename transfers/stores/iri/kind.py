@@ -7,9 +7,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hibali.config.kinds import SiteOption
 from hibali.config.model import Site
 from hibali.events import Listener, ignore
-from transfers.stores.bearer.sites import add_writable, log_in, log_out, open_over, service_machine
+from transfers.stores.bearer.sites import (
+    add_writable,
+    log_in,
+    log_out,
+    open_over,
+    service_machine,
+    system_option,
+)
 from transfers.stores.iri.settings import IriSettings
 
 if TYPE_CHECKING:
@@ -19,7 +27,23 @@ if TYPE_CHECKING:
 
 __all__ = ["KIND", "check", "log_in", "log_out", "open_files", "open_over", "open_store"]
 
-KIND = service_machine(IriSettings, "iri", lambda site: f"{site.own.url} {site.own.system or ''}".strip())
+KIND = service_machine(
+    IriSettings,
+    "iri",
+    lambda site: f"{site.own.url} {site.own.system or ''}".strip(),
+    SiteOption(
+        "iri",
+        "iri.url",
+        "URL",
+        "A facility with the IRI Facility API: its URL, https://.../api/v1.",
+        chooses=True,
+    ),
+    system_option("iri"),
+    example=(
+        "hibali sites add perlmutter --iri https://api.example.org/api/v1 --system compute --credentials-command 'pass nersc/token'",
+        "A facility with the IRI Facility API.",
+    ),
+)
 
 
 def open_files(site: Site, on_event: Listener = ignore) -> IriFiles:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hibali.config.kinds import SiteOption
 from hibali.config.model import Site
 from hibali.events import Listener, ignore
 from transfers.stores.bearer.sites import add_writable, log_in, log_out, open_over, service_machine
@@ -19,7 +20,22 @@ if TYPE_CHECKING:
 
 __all__ = ["KIND", "check", "log_in", "log_out", "open_files", "open_over", "open_store"]
 
-KIND = service_machine(UnicoreSettings, "unicore", lambda site: str(site.own.url))
+KIND = service_machine(
+    UnicoreSettings,
+    "unicore",
+    lambda site: str(site.own.url),
+    SiteOption(
+        "unicore",
+        "unicore.url",
+        "URL",
+        "A UNICORE/X: the URL of its core services, https://.../rest/core.",
+        chooses=True,
+    ),
+    example=(
+        "hibali sites add jusuf --unicore https://unicore.example.org/SITE/rest/core --credentials-command 'pass unicore/token'",
+        "A supercomputer behind UNICORE, with a token that a command prints.",
+    ),
+)
 
 
 def open_files(site: Site, on_event: Listener = ignore) -> UnicoreFiles:

@@ -9,7 +9,7 @@ from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from hibali.config.kinds import StoreKind
+from hibali.config.kinds import SiteOption, StoreKind
 from hibali.config.schema import setting, table, text, whole
 from hibali.errors import IncompleteError, NotFoundError
 from hibali.events import Listener, ignore
@@ -28,7 +28,13 @@ class BoxSettings:
     most_files: int = setting(whole(), default=1000, doc="how many files it takes")
 
 
-KIND = StoreKind(settings=BoxSettings, has_keys=True, address=lambda site: str(site.own.folder))
+KIND = StoreKind(
+    settings=BoxSettings,
+    has_keys=True,
+    address=lambda site: str(site.own.folder),
+    options=(SiteOption("box", "box.folder", "FOLDER", "A folder that is a box.", chooses=True),),
+    example=("hibali sites add crate --box /data/box", "A box."),
+)
 
 
 def open_store(location: Location, *, on_event: Listener = ignore) -> BoxStore:
