@@ -22,13 +22,8 @@ from tests.services.session import end_session, ensure, prepare_session
 PLUGINS = "hibali_plugins"
 # Features that are to move to hibali_plugins/ and have not: the core is counted without them.
 FUTURE_PLUGINS = (
-    "transfers/stores/firecrest",
-    "transfers/stores/iri",
-    "transfers/stores/operations",
-    "transfers/stores/unicore",
     "transfers/stores/url.py",
     "transfers/stores/webdav",
-    "runs/services",
 )
 
 

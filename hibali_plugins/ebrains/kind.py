@@ -11,7 +11,6 @@ from hibali.config.kinds import SiteOption, StoreKind, credentials_option
 from hibali.config.model import Site
 from hibali.events import Listener, ignore
 from hibali_plugins.ebrains.settings import EbrainsSettings
-from transfers.stores.bearer.sites import secret_variables
 
 if TYPE_CHECKING:
     from hibali.locations import Location
@@ -23,7 +22,7 @@ KIND = StoreKind(
     settings=EbrainsSettings,
     has_keys=True,
     address=lambda site: f"{site.own.url}/v1/{site.own.resource}",
-    secret_variables=secret_variables,
+    secret_variables=lambda site: tuple(site.own.bearer.secret_variables),
     options=(
         SiteOption(
             "ebrains", "ebrains.bucket", "BUCKET", "A bucket of the EBRAINS data proxy.", chooses=True

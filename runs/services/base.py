@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import posixpath
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar, NoReturn, Protocol, cast
 
 from hibali.config.kinds import kind_of
 from hibali.config.model import Site
@@ -20,16 +19,13 @@ from registry.pipeline import Container as Wanted
 from registry.pipeline import Pipeline
 from runs.containers.base import Container, Task
 from runs.model import Output
-from runs.schedulers.base import BatchSystem, Job, JobStates, JobSystem, Status, load_scheduler
+from runs.schedulers.base import BatchSystem, JobStates, JobSystem, Status, load_scheduler
 from transfers.model.entry import Entry, Kind
 from transfers.remote.host import RemoteHost
-from transfers.stores.server.machine import FilesHost, MachineFiles
 
 FOLDER = (
     b"/runs/"  # of a run at a service without folders: what hibali reads there is answered by the service
 )
-
-_MOST_SCRIPT = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,64 +211,6 @@ class ServiceSystem(JobSystem):
         service_of(host).start(job)
 
 
-class ServiceScheduler(ServiceSystem, BatchSystem):
-    """A service that starts the job scripts of hibali at a machine whose files it also serves.
-
-    A script has the resources in its comment lines, as the service names them; `create` of its `JobService` reads them there.
-    """
-
-    has_arrays = False
-    holds: ClassVar[bool] = False  # whether a job can be created without being started
-
-    def submit_argv(self, job: Job) -> tuple[str, ...]:
-        """Return the content of a `ServiceJob` as JSON. Raises `UsageError` for what no service can do."""
-        if job.hold and not self.holds:
-            raise refusal(self.name, "start a job later: leave out --hold", job.name)
-        if job.tasks > 1:
-            raise refusal(self.name, "start several tasks in one job", job.name)
-        if job.after:
-            raise refusal(self.name, "start a job after another one", job.name)
-        return (json.dumps({"script": job.script, "hold": job.hold}, sort_keys=True),)
-
-
-@dataclass(frozen=True, slots=True)
-class Script:
-    """A job script at the machine of a service: its path, its folder, and its comment lines with resources.
-
-    On `hold` its job is created without being started.
-    """
-
-    path: bytes
-    content: bytes
-    hold: bool
-
-    @property
-    def folder(self) -> bytes:
-        """The folder in which it starts."""
-        return self.path.rpartition(b"/")[0]
-
-    def lines(self, prefix: str) -> list[str]:
-        """Return the rest of each comment line that begins with `prefix`, in the head of the script."""
-        found = []
-        for line in self.content.decode("utf-8", "surrogateescape").splitlines()[1:]:
-            if not line.startswith("#"):
-                break
-            if line.startswith(prefix):
-                found.append(line.removeprefix(prefix).strip())
-        return found
-
-
-def script_of(job: ServiceJob, files: MachineFiles) -> Script:
-    """Return the script of a job that `ServiceScheduler.submit_argv` described. Raises `NotFoundError`."""
-    path = str(job.content["script"]).encode("utf-8", "surrogateescape")
-    content = files.read_small(path, _MOST_SCRIPT)
-    if content is None:
-        raise NotFoundError(
-            "no-such-file", "the job script is not there", subject=f"{files.subject}:{printable(path)}"
-        )
-    return Script(path, content, bool(job.content.get("hold")))
-
-
 class ServiceContainer(Container):
     """In the place of a container: the service starts the tools that are installed there, with the rights that it gives them."""
 
@@ -365,29 +303,26 @@ class ServiceHost:
         return mark, posixpath.normpath(name) if name else ""
 
 
-class ServiceMachine(FilesHost):
-    """A machine whose files and jobs are reached through a service, not by commands."""
+class HasService(Protocol):
+    """A `RemoteHost` that stands for a job service: `ServiceHost`, or a machine whose files a service serves, too."""
 
-    def __init__(self, files: MachineFiles, service: JobService, site: str) -> None:
-        super().__init__(files, site)
-        self.service = service
+    @property
+    def service(self) -> JobService:
+        """The service."""
 
     def close(self) -> None:
-        """See RemoteHost."""
-        self.service.close()
-        super().close()
+        """Close the connections."""
 
 
 def service_of(host: RemoteHost) -> JobService:
     """Return the service that a host stands for."""
-    assert isinstance(host, ServiceHost | ServiceMachine)
-    return host.service
+    return cast("HasService", host).service
 
 
-def open_host(site: Site, on_event: Listener = ignore) -> ServiceHost | ServiceMachine:
+def open_host(site: Site, on_event: Listener = ignore) -> HasService:
     """Connect to the job service of a site; the caller closes it."""
     module = load("runs.services", kind_of(site).service)
-    found: ServiceHost | ServiceMachine = module.open_host(site, on_event)
+    found: HasService = module.open_host(site, on_event)
     return found
 
 

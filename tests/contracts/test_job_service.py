@@ -18,15 +18,7 @@ from hibali.plugins import built_in_names
 from registry.descriptor import read_descriptor
 from runs.model import Output
 from runs.schedulers.base import UNKNOWN, Phase
-from runs.services.base import (
-    JobService,
-    LostAnswerError,
-    ServiceHost,
-    ServiceMachine,
-    ToolRequest,
-    ToolService,
-    open_host,
-)
+from runs.services.base import JobService, LostAnswerError, ServiceHost, ToolRequest, ToolService, open_host
 from tests.contracts.job_services.base import SITE, Backend
 from tests.contracts.job_services.cbrain import CbrainBackend
 from tests.end_to_end.run_tools import DESCRIPTOR
@@ -43,7 +35,7 @@ def backend(request: pytest.FixtureRequest, hibali_home: Any) -> Backend:
 
 
 @pytest.fixture
-def host(backend: Backend, hibali_home: Any) -> Iterator[ServiceHost | ServiceMachine]:
+def host(backend: Backend, hibali_home: Any) -> Iterator[Any]:
     config: Path = hibali_home.config
     config.write_text(f"version = 1\n[sites.{SITE}]\n{backend.config}")
     config.chmod(0o600)
@@ -53,7 +45,7 @@ def host(backend: Backend, hibali_home: Any) -> Iterator[ServiceHost | ServiceMa
 
 
 @pytest.fixture
-def service(host: ServiceHost | ServiceMachine) -> JobService:
+def service(host: Any) -> JobService:
     return host.service
 
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-from runs.services.base import ServiceHost, ServiceJob, ServiceMachine
+from runs.services.base import ServiceJob
 from tests.services import rest
 from tests.services.oidc import Oidc
 
@@ -24,7 +24,7 @@ class Backend(Protocol):
     config: str
     odd_state: str
 
-    def job(self, host: ServiceHost | ServiceMachine, mark: str) -> ServiceJob:
+    def job(self, host: Any, mark: str) -> ServiceJob:
         """Return a job that waits or runs until `end`, with all that it needs at the site."""
 
     def lose_answer(self) -> None:
@@ -88,7 +88,7 @@ class ScriptBackend:
         path: Path = self.double.home / f"end-{mark}"
         return path
 
-    def job(self, host: ServiceHost | ServiceMachine, mark: str) -> ServiceJob:
+    def job(self, host: Any, mark: str) -> ServiceJob:
         end, path = self._end_file(mark), f"{self.double.home}/{mark}/job.sh"
         script = (
             f"#!/bin/sh\n{self.time_limit}\nwhile [ ! -e {end} ]; do sleep 0.2; done\nexit $(cat {end})\n"

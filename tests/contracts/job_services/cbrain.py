@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from hibali.config.settings import load_sites
 from hibali.events import ignore
 from hibali.locations import read_location
 from registry.descriptor import read_descriptor
-from runs.services.base import ServiceHost, ServiceJob, ServiceMachine, ToolRequest
+from runs.services.base import ServiceHost, ServiceJob, ToolRequest
 from tests.contracts.job_services.base import SITE
 from tests.end_to_end.run_tools import DESCRIPTOR
 from tests.services import cbrain as double
@@ -36,7 +37,7 @@ class CbrainBackend:
         )
         self.input = f"{SITE}:@lab/in.txt"
 
-    def job(self, host: ServiceHost | ServiceMachine, mark: str) -> ServiceJob:
+    def job(self, host: Any, mark: str) -> ServiceJob:
         assert isinstance(host, ServiceHost)
         found = host.service.find_input(read_location(self.input, load_sites()))
         pipeline = read_descriptor(json.dumps(DESCRIPTOR).encode(), "tool.json")

@@ -13,14 +13,14 @@ from hibali.errors import AccessError, IncompleteError, NotFoundError, TryLaterE
 from hibali.http.client import Bytes
 from hibali.retry import with_retries
 from hibali.text import printable
+from hibali_plugins.facilities.machine import MachineFiles
+from hibali_plugins.facilities.operations.archive import Archive, Batches, archive_of, archive_of_link
+from hibali_plugins.facilities.operations.base import Listed, Operations, Stat
 from transfers.agent import protocol
 from transfers.agent.identity import Identity
 from transfers.model.entry import Kind
 from transfers.model.identities import identity_of_url
-from transfers.stores.operations.archive import Archive, Batches, archive_of, archive_of_link
-from transfers.stores.operations.base import Listed, Operations, Stat
 from transfers.stores.server.files import LIST_SECONDS, HeldUpload, Upload
-from transfers.stores.server.machine import MachineFiles
 from transfers.stores.server.own_files import OWN
 from transfers.stores.server.records import Found
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from hibali.errors import UsageError
+from hibali_plugins.facilities.iri.client import JobRecord
+from hibali_plugins.facilities.iri.service import SYSTEM, _specification, _status_of
+from hibali_plugins.facilities.script_jobs import Script
 from runs.schedulers.base import Phase, Resources
-from runs.services.base import Script
-from runs.services.iri import SYSTEM, _specification, _status_of
-from transfers.stores.iri.client import JobRecord
 
 
 def script(*lines: str, path: bytes = b"/home/me/.hibali/runs/1/job.sh") -> Script:

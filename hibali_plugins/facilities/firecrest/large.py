@@ -12,9 +12,9 @@ from xml.sax.saxutils import escape
 
 from hibali.errors import HibaliError, IncompleteError, TryLaterError
 from hibali.http.client import Bytes, Response
-from transfers.stores.firecrest.client import FirecrestClient, Transfer
-from transfers.stores.operations.records import StateRecord
-from transfers.stores.operations.waiting import transfer_failed, wait_for_end
+from hibali_plugins.facilities.firecrest.client import FirecrestClient, Transfer
+from hibali_plugins.facilities.operations.records import StateRecord
+from hibali_plugins.facilities.operations.waiting import transfer_failed, wait_for_end
 from transfers.stores.server.files import Upload
 
 _ACTIVE = frozenset({"PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "REQUEUED"})

@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from hibali.errors import HibaliError, IncompleteError, NotFoundError
 from hibali.http.client import Bytes
 from hibali.text import printable
-from transfers.stores.iri.client import IriClient
-from transfers.stores.iri.jobs import run_job
-from transfers.stores.operations.base import quoted_path
-from transfers.stores.operations.records import StateRecord
+from hibali_plugins.facilities.iri.client import IriClient
+from hibali_plugins.facilities.iri.jobs import run_job
+from hibali_plugins.facilities.operations.base import quoted_path
+from hibali_plugins.facilities.operations.records import StateRecord
 from transfers.stores.server.files import LIST_SECONDS, Upload
 
 PART_BYTES = 4 * 1024 * 1024

@@ -25,11 +25,11 @@ from hibali.http.client import Bytes, HttpClient, Response
 from hibali.http.rest import Call, RestClient
 from hibali.request_limits import RequestLimit
 from hibali.text import printable
+from hibali_plugins.facilities.machine import failure_of, reason_in
+from hibali_plugins.facilities.unicore.settings import UnicoreSettings
 from transfers.model.entry import Kind
 from transfers.stores.bearer.tokens import Tokens
-from transfers.stores.server.machine import failure_of, reason_in
 from transfers.stores.server.records import Found
-from transfers.stores.unicore.settings import UnicoreSettings
 
 PAGE = 200  # entries of a list of resources; the server may give fewer
 _NAMES = 10_000  # of a page of a folder (SMSBaseImpl.MAX_LS_RESULTS)

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from hibali.errors import IncompleteError, NotFoundError
 from hibali.http.client import Bytes
 from hibali.retry import with_retries
+from hibali_plugins.facilities.iri.client import IriClient
+from hibali_plugins.facilities.iri.jobs import run_job
+from hibali_plugins.facilities.iri.large import JoinedUpload, SplitFiles
+from hibali_plugins.facilities.operations.archive import common_folder, numbered_archive
+from hibali_plugins.facilities.operations.base import quoted_path
+from hibali_plugins.facilities.operations.files import OperationFiles, home_unknown
 from transfers.model.entry import Kind
-from transfers.stores.iri.client import IriClient
-from transfers.stores.iri.jobs import run_job
-from transfers.stores.iri.large import JoinedUpload, SplitFiles
-from transfers.stores.operations.archive import common_folder, numbered_archive
-from transfers.stores.operations.base import quoted_path
-from transfers.stores.operations.files import OperationFiles, home_unknown
 from transfers.stores.server.files import Exclusive, Put, Traits, Upload
 from transfers.stores.server.records import Found
 

@@ -16,9 +16,9 @@ from hibali.events import Listener, ignore
 
 if TYPE_CHECKING:
     from hibali.locations import Location
+    from hibali_plugins.facilities.machine import MachineFiles
     from transfers.model.store import Store
     from transfers.stores.login_protocol import LoginResult, Prompts
-    from transfers.stores.server.machine import MachineFiles
 
 
 def secret_variables(site: Site) -> tuple[str, ...]:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 from hibali.config.kinds import SiteOption
 from hibali.config.model import Site
 from hibali.events import Listener, ignore
-from transfers.stores.bearer.sites import add_writable, log_in, log_out, open_over, service_machine
-from transfers.stores.unicore.settings import UnicoreSettings
+from hibali_plugins.facilities.sites import add_writable, log_in, log_out, open_over, service_machine
+from hibali_plugins.facilities.unicore.settings import UnicoreSettings
 
 if TYPE_CHECKING:
     from hibali.locations import Location
+    from hibali_plugins.facilities.unicore.files import UnicoreFiles
     from transfers.stores.server.store import ServerStore
-    from transfers.stores.unicore.files import UnicoreFiles
 
 __all__ = ["KIND", "check", "log_in", "log_out", "open_files", "open_over", "open_store"]
 
@@ -42,8 +42,8 @@ def open_files(site: Site, on_event: Listener = ignore) -> UnicoreFiles:
     """Return the files of a site; the caller closes them."""
     from hibali.http.rest import REQUESTS  # start-up: as above
     from hibali.request_limits import request_limit  # start-up: config.toml is read with this module
-    from transfers.stores.unicore.client import UnicoreClient  # start-up: as above
-    from transfers.stores.unicore.files import UnicoreFiles  # start-up: as above
+    from hibali_plugins.facilities.unicore.client import UnicoreClient  # start-up: as above
+    from hibali_plugins.facilities.unicore.files import UnicoreFiles  # start-up: as above
 
     client = UnicoreClient(site.own, site.name, request_limit(site, requests=REQUESTS), on_event)
     return UnicoreFiles(client, site.own.url)
@@ -51,7 +51,7 @@ def open_files(site: Site, on_event: Listener = ignore) -> UnicoreFiles:
 
 def open_store(location: Location, *, on_event: Listener = ignore) -> ServerStore:
     """Return the store of a folder."""
-    from transfers.stores.server.machine import open_machine_store  # start-up: as above
+    from hibali_plugins.facilities.machine import open_machine_store  # start-up: as above
 
     return open_machine_store(open_files(location.site, on_event), location, on_event)
 

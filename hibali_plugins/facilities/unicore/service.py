@@ -14,18 +14,19 @@ from hibali.events import Listener, ignore
 from hibali.http.rest import REQUESTS
 from hibali.request_limits import request_limit
 from hibali.text import printable
-from runs.schedulers.base import JobVariables, Phase, Resources, Status
-from runs.services.base import (
+from hibali_plugins.facilities.script_jobs import (
     Script,
-    ServiceFacts,
-    ServiceJob,
+    ScriptJobs,
     ServiceMachine,
     ServiceScheduler,
+    bad_directive,
+    plain_script_path,
     script_of,
 )
-from runs.services.script_jobs import ScriptJobs, bad_directive, plain_script_path
-from transfers.stores.unicore.client import JobRecord, UnicoreClient
-from transfers.stores.unicore.files import UnicoreFiles
+from hibali_plugins.facilities.unicore.client import JobRecord, UnicoreClient
+from hibali_plugins.facilities.unicore.files import UnicoreFiles
+from runs.schedulers.base import JobVariables, Phase, Resources, Status
+from runs.services.base import ServiceFacts, ServiceJob
 
 _PREFIX = "#UNICORE "
 _RESOURCE = re.compile(r"([A-Za-z][A-Za-z0-9]{0,63})=([^\s\"'`$;&|<>()\\]{1,200})")

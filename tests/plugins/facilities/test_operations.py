@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 
 from hibali.errors import AccessError, IncompleteError, NotFoundError, RefusedError, TryLaterError
 from hibali.http.client import Bytes
-from transfers.stores.firecrest.client import _unescaped
-from transfers.stores.iri.client import _output_of, _seconds_of, _serves
-from transfers.stores.operations.archive import Batches, archive_of, archive_of_link
-from transfers.stores.operations.base import form_of, plain_path
-from transfers.stores.operations.records import StateRecord
-from transfers.stores.server.machine import failure_of
+from hibali_plugins.facilities.firecrest.client import _unescaped
+from hibali_plugins.facilities.iri.client import _output_of, _seconds_of, _serves
+from hibali_plugins.facilities.machine import failure_of
+from hibali_plugins.facilities.operations.archive import Batches, archive_of, archive_of_link
+from hibali_plugins.facilities.operations.base import form_of, plain_path
+from hibali_plugins.facilities.operations.records import StateRecord
 
 NAMES = st.text(
     st.characters(blacklist_characters="/\0'\\\n\r", blacklist_categories=["Cs"]), min_size=1, max_size=20

@@ -26,11 +26,11 @@ from hibali.http.addresses import Addresses
 from hibali.http.client import Bytes, Response
 from hibali.http.rest import Call, RestClient
 from hibali.request_limits import RequestLimit
+from hibali_plugins.facilities.firecrest.settings import FirecrestSettings
+from hibali_plugins.facilities.machine import failure_of, name_of_folder_is_taken, reason_in, refusal_of
+from hibali_plugins.facilities.operations.base import Listed, Stat, form_of, plain_path
 from transfers.model.entry import Kind
 from transfers.stores.bearer.tokens import Tokens
-from transfers.stores.firecrest.settings import FirecrestSettings
-from transfers.stores.operations.base import Listed, Stat, form_of, plain_path
-from transfers.stores.server.machine import failure_of, name_of_folder_is_taken, reason_in, refusal_of
 
 _DIRECT_BYTES = 5 * 1024 * 1024 - 4096  # earlier servers count an object's overhead, too
 _DOWNLOAD_BYTES = (5 * 1024 * 1024 - 1) // 4 * 3  # the output of base64 has to be shorter than the limit
@@ -67,7 +67,7 @@ class JobRecord:
 
 
 class FirecrestClient:
-    """One account at one system (transfers.stores.operations.base.Operations); thread-safe."""
+    """One account at one system (hibali_plugins.facilities.operations.base.Operations); thread-safe."""
 
     direct_bytes = _DIRECT_BYTES
     download_bytes = _DOWNLOAD_BYTES

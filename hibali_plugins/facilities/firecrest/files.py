@@ -9,16 +9,16 @@ from collections.abc import Sequence
 
 from hibali.errors import IncompleteError, RefusedError
 from hibali.text import printable
-from transfers.stores.firecrest.client import FirecrestClient, is_plain
-from transfers.stores.firecrest.large import (
+from hibali_plugins.facilities.firecrest.client import FirecrestClient, is_plain
+from hibali_plugins.facilities.firecrest.large import (
     PartsUpload,
     StagedFiles,
     UploadTarget,
     forget_upload,
     wait_for_job,
 )
-from transfers.stores.operations.base import quoted_path
-from transfers.stores.operations.files import OperationFiles, home_unknown
+from hibali_plugins.facilities.operations.base import quoted_path
+from hibali_plugins.facilities.operations.files import OperationFiles, home_unknown
 from transfers.stores.server.files import Exclusive, Put, Traits, Upload
 from transfers.stores.server.own_files import OWN
 

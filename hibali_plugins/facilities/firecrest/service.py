@@ -13,17 +13,17 @@ from hibali.events import Listener, ignore
 from hibali.http.rest import REQUESTS
 from hibali.request_limits import request_limit
 from hibali.text import printable
-from runs.schedulers.base import Phase, Resources, Status, load_scheduler
-from runs.schedulers.slurm import VARIABLES, phase_of
-from runs.services.base import (
-    ServiceFacts,
-    ServiceJob,
+from hibali_plugins.facilities.firecrest.client import FirecrestClient
+from hibali_plugins.facilities.firecrest.files import FirecrestFiles
+from hibali_plugins.facilities.script_jobs import (
+    ScriptJobs,
     ServiceMachine,
     ServiceScheduler,
+    plain_script_path,
 )
-from runs.services.script_jobs import ScriptJobs, plain_script_path
-from transfers.stores.firecrest.client import FirecrestClient
-from transfers.stores.firecrest.files import FirecrestFiles
+from runs.schedulers.base import Phase, Resources, Status, load_scheduler
+from runs.schedulers.slurm import VARIABLES, phase_of
+from runs.services.base import ServiceFacts, ServiceJob
 
 
 class FirecrestJobs(ScriptJobs):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import uuid
 
-from transfers.stores.iri.client import IriClient
-from transfers.stores.operations.waiting import transfer_failed, wait_for_end
+from hibali_plugins.facilities.iri.client import IriClient
+from hibali_plugins.facilities.operations.waiting import transfer_failed, wait_for_end
 
 _JOB_SECONDS = 3600  # that a job may take
 _ENDED = frozenset({"completed", "failed", "canceled"})

@@ -15,18 +15,19 @@ from hibali.events import Listener, ignore
 from hibali.http.rest import REQUESTS
 from hibali.request_limits import request_limit
 from hibali.text import printable
-from runs.schedulers.base import JobVariables, Phase, Resources, Status
-from runs.services.base import (
+from hibali_plugins.facilities.iri.client import IriClient, JobRecord
+from hibali_plugins.facilities.iri.files import IriFiles
+from hibali_plugins.facilities.script_jobs import (
     Script,
-    ServiceFacts,
-    ServiceJob,
+    ScriptJobs,
     ServiceMachine,
     ServiceScheduler,
+    bad_directive,
+    plain_script_path,
     script_of,
 )
-from runs.services.script_jobs import ScriptJobs, bad_directive, plain_script_path
-from transfers.stores.iri.client import IriClient, JobRecord
-from transfers.stores.iri.files import IriFiles
+from runs.schedulers.base import JobVariables, Phase, Resources, Status
+from runs.services.base import ServiceFacts, ServiceJob
 
 _PREFIX = "#IRI "
 _SETTING = re.compile(r"([A-Za-z][A-Za-z0-9_-]{0,63})=([^\s\"'`$;&|<>()\\]{1,200})")

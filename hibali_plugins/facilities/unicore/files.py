@@ -13,14 +13,14 @@ from hibali.errors import AccessError, HibaliError, IncompleteError, NotFoundErr
 from hibali.http.client import Bytes
 from hibali.retry import pause, with_retries
 from hibali.text import printable
+from hibali_plugins.facilities.machine import MachineFiles
+from hibali_plugins.facilities.unicore.client import Storage, UnicoreClient, check_path
 from transfers.agent.identity import Identity
 from transfers.model.entry import Kind
 from transfers.model.identities import identity_of_url
 from transfers.stores.server.files import LIST_SECONDS, Exclusive, HeldUpload, Put, Traits, Upload
-from transfers.stores.server.machine import MachineFiles
 from transfers.stores.server.own_files import OWN
 from transfers.stores.server.records import Found
-from transfers.stores.unicore.client import Storage, UnicoreClient, check_path
 
 PART_BYTES = 16 * 1024 * 1024
 _QUIET_SECONDS = 2.0  # in which a server that still writes what an interrupted upload sent changes the size

@@ -23,11 +23,11 @@ from hibali.http.rest import Call, RestClient
 from hibali.request_limits import RequestLimit
 from hibali.retry import growing_intervals, pause
 from hibali.text import printable
+from hibali_plugins.facilities.iri.settings import IriSettings
+from hibali_plugins.facilities.machine import failure_of, name_of_folder_is_taken, reason_in, refusal_of
+from hibali_plugins.facilities.operations.base import Listed, Stat, form_of, plain_path
 from transfers.model.entry import Kind
 from transfers.stores.bearer.tokens import Tokens
-from transfers.stores.iri.settings import IriSettings
-from transfers.stores.operations.base import Listed, Stat, form_of, plain_path
-from transfers.stores.server.machine import failure_of, name_of_folder_is_taken, reason_in, refusal_of
 
 _DIRECT_BYTES = 5 * 1024 * 1024  # OPS_SIZE_LIMIT
 _MOST_LISTING = 256 * 1024 * 1024
@@ -61,7 +61,7 @@ class JobRecord:
 
 
 class IriClient:
-    """One account at one facility (transfers.stores.operations.base.Operations); thread-safe."""
+    """One account at one facility (hibali_plugins.facilities.operations.base.Operations); thread-safe."""
 
     direct_bytes = _DIRECT_BYTES
     download_bytes = _DIRECT_BYTES
