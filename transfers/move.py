@@ -140,7 +140,7 @@ class _Renaming:
 
     def possible(self) -> bool:
         """Return whether the store can rename it to a name that does not exist."""
-        if self.exists or not self.store.facts.renames:
+        if self.exists or not self.store.can(Store.rename):
             return False
         try:
             self.store.rename(self._entry, self._target)

@@ -150,7 +150,7 @@ class Removal:
         above = self._open(location.parent)
         if not above.facts.writable:
             raise RefusedError("read-only-site", "this site can only be read", subject=location.text)
-        if not above.facts.removes_trees:
+        if not above.can(Store.remove_root):
             raise RefusedError(
                 "cannot-remove",
                 "this kind of site cannot show whether another operation is running there",

@@ -77,7 +77,7 @@ def _real_place(location: Location, store: Store) -> Location:
         raise UsageError(
             "not-a-folder", "this is a file, but the path ends with a slash", subject=location.text
         )
-    if not store.facts.machine:
+    if not store.can(Store.identify):
         return location
     store.check_trusted()
     return replace(location, path=store.resolved()[0].decode("utf-8", "surrogateescape"))
@@ -189,7 +189,7 @@ def _download(
     stream.truncate(there)
     known_digest = entry.digest
     units = group_units([Item(next(_numbers), entry)], lambda: store.facts.segment_bytes, lambda _: there)
-    if there and known_digest and not store.facts.hashes_ranges:
+    if there and known_digest and not store.can(Store.digest_ranges):
         # a store that cannot hash ranges would read the first part again for the digest
         units = (replace(unit, piece=True) for unit in units)
     for payload in store.read(units):
@@ -263,7 +263,7 @@ _EXISTS = "target-changed"  # the code of every store for an unexpected entry at
 def open_small_files(location: Location, *, on_event: Listener = ignore) -> SmallFiles:
     """Open the small files at a location; the caller closes them. Raises the errors of connecting."""
     store = open_store(location, on_event=on_event)
-    if store.facts.small_files:
+    if store.can(Store.small_files):
         return store.small_files()
     return StoreFiles(store, location, on_event)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 
@@ -71,15 +71,15 @@ class RegisteringStore(StoreView):
         """The facts of the files, with the names that can be registered."""
         facts = self.store.facts
         accepts = (_BELOW, "") if self._inside else (_TOP, _WHY)
-        return facts.of_view(
+        return replace(
+            facts,
             complete=False,
             accepts=accepts,
             hard_links=False,
             attributes=False,
             adjusts=False,
-            backs_up=False,
             links=False,
-            removes_trees=facts.removes_trees,
+            globus=False,
             writable=facts.writable and not self._provider.read_only,
         )
 

@@ -53,8 +53,6 @@ _FACTS = Facts(
     segment_bytes=WHOLE_BYTES,
     least_segment_bytes=WHOLE_BYTES,
     complete=False,  # the portal hides some userfiles, and a list that changes while it is read can omit some
-    removes_trees=True,
-    shares=True,
 )
 
 _Problems = list[tuple[bytes, Problem]]

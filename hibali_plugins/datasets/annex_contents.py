@@ -88,7 +88,7 @@ class CachedRoot:
         """Return the store of the root."""
         if self._there is None:
             self._there = open_store(self.location, on_event=self.on_event)
-            self._whole = self._there if self._there.facts.whole_files else None
+            self._whole = self._there if self._there.can(Store.find_whole) else None
         return self._there
 
     def whole(self) -> Store | None:
@@ -151,7 +151,7 @@ class CachedRoot:
         """
         store = self.writable()
         try:
-            if store.facts.substores:
+            if store.can(Store.substore):
                 folder_store, below = store.substore(folder)
                 yield folder_store, below + b"/" if below else b""
                 return

@@ -163,14 +163,7 @@ class DatasetStore(SavingView):
     @property
     def facts(self) -> Facts:
         """The facts of the filesystem, without what annexed files cannot have."""
-        facts = self.store.facts
-        return facts.of_view(
-            backs_up=False,
-            attributes=False,
-            hard_links=False,
-            reserved=RESERVED,
-            root_identity=facts.root_identity,
-        )
+        return replace(self.store.facts, attributes=False, hard_links=False, globus=False, reserved=RESERVED)
 
     def receive(self, saving: SaveOptions) -> None:
         """See SavingView. Raises the errors of `Changes.check`."""

@@ -107,7 +107,6 @@ def facts_of(
         accepts=(_NO_OPERATION, "the service takes its last component for an operation"),
         writable=writable and seen.writable,
         known=support is not None or not writable,
-        removes_trees=True,
     )
 
 

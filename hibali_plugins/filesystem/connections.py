@@ -46,7 +46,7 @@ class Connections:
         start, below = _start_of(location)
         if location.site.name not in self._by_folder and not kind_of(location.site).has_keys:
             with self._store((location.site.name, start.path), start) as (store, close_later):
-                if store.facts.substores:
+                if store.can(Store.substore):
                     yield store.substore(below)[0] if below else store
                     return
                 self._by_folder.add(location.site.name)

@@ -218,7 +218,7 @@ class SiteFiles:
         if location.slash or not location.name:
             return False
         with self._in_folder(location) as (store, name):
-            if not store.facts.whole_files:
+            if not store.can(Store.find_whole):
                 return False
             entry = Entry(name, Kind.FILE, len(content), time.time_ns())
             try:

@@ -48,6 +48,7 @@ from transfers.engine.routes.base import FULL
 from transfers.history.journal import Receipt
 from transfers.model.entry import Entry, Kind, Verification
 from transfers.model.rules import Rules, selector
+from transfers.model.store import Store
 from transfers.model.units import Committed, Problem, Tail, of_target
 from transfers.planning.actions import Action, Conflict
 from transfers.planning.planner import TransferPlan, check_plan, check_space, listed, missing_source
@@ -170,7 +171,7 @@ def _watcher(
             return any(source.store.stat(name) is not None for name in names)
 
         watcher.marked = is_marked
-    if following.append and endpoints.target.facts.appends and source.store.facts.appends:
+    if following.append and endpoints.target.can(Store.appender) and source.store.can(Store.appender):
         selects = selector(Rules(include=following.append))
         watcher.grows = lambda entry: selects(entry._replace(path=source.path_of(entry)))
     elif following.append:

@@ -461,7 +461,7 @@ class PackedStore(StoreView):
 
     def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
         """See Store: computed at the site if it can hash ranges, else from the content that is read."""
-        if self.store.facts.hashes_ranges:
+        if self.store.can(Store.digest_ranges):
             yield from self._digest_there(entries)
             return
         items = (Item(number, entry) for number, entry in enumerate(entries))
@@ -513,7 +513,6 @@ def facts_over(store: Store) -> Facts:
         writable=facts.writable,
         complete=facts.complete,
         known=facts.known,
-        machine=facts.machine,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, ClassVar
 
@@ -34,7 +34,6 @@ from transfers.engine.routes.base import RouteOption
 from transfers.engine.routes.stream import PacedPayloads, StreamRoute
 from transfers.history.journal import Recorder
 from transfers.model.entry import Entry, Kind, Verification, weakest
-from transfers.model.facts import Facts
 from transfers.model.store import Lock, RootIdentity, Source, Store
 from transfers.model.units import SEGMENT_BYTES, Committed, Item, Payload, Problem, Space, Unit
 from transfers.pipeline.batches import group_units
@@ -232,11 +231,6 @@ class PackedTarget(PackedStore):
         super().__init__(place, subject)
         self._generation = 0
         self.made: set[str] = set()
-
-    @property
-    def facts(self) -> Facts:
-        """See PackedStore."""
-        return replace(super().facts, root_identity=self.store.facts.root_identity)
 
     def root_identity(self) -> RootIdentity | None:
         """See Store."""

@@ -11,7 +11,7 @@ from hibali.events import Listener
 from hibali.ledger import Journal, ledger_folder, new_identifier, now, read_records
 from hibali.locations import Location
 from transfers.model.entry import Kind
-from transfers.model.store import Presigned
+from transfers.model.store import Presigned, Store
 from transfers.stores.open_store import open_store
 
 
@@ -42,7 +42,7 @@ def make_link(location: Location, seconds: int, on_event: Listener) -> Presigned
         entry = store.stat()
         if entry is None:
             raise NotFoundError("no-such-place", "no file with that name exists", subject=location.text)
-        if not store.facts.presigns:
+        if not store.can(Store.presign):
             raise RefusedError(
                 "no-links",
                 f"files at {location.site.name} cannot be shared by a link: only those of S3 can",

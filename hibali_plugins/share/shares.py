@@ -66,7 +66,7 @@ class _Opened:
     ) -> None:
         self.location = location
         self.store: Store = stack.enter_context(closing(open_store(location, on_event=on_event)))
-        if not self.store.facts.shares:
+        if not self.store.can(Store.sharing):
             raise RefusedError(
                 "no-shares",
                 f"hibali cannot give others access to files at {location.site.name}",
@@ -266,7 +266,7 @@ def _can_read(own: Location, other: Location, path: bytes, on_event: Listener) -
 
 
 def _view_of(store: Store) -> OtherView | None:
-    return store.sharing().view() if store.facts.shares else None
+    return store.sharing().view() if store.can(Store.sharing) else None
 
 
 def _beginning(location: Location, on_event: Listener) -> bytes:

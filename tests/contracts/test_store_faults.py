@@ -254,7 +254,7 @@ def test_a_target_that_is_renamed_away_is_noticed(subject: Subject, *, replaced:
 
 def test_a_whole_file_is_not_stored_in_a_root_that_was_renamed_away(subject: Subject) -> None:
     store = subject.fresh()
-    if subject.folder is None or not store.facts.whole_files:
+    if subject.folder is None or not store.can(Store.find_whole):
         return
     assert store.store_whole(file_entry(b"sub/before", b"1"), b"1")
     subject.folder.rename(subject.folder.with_name("former"))

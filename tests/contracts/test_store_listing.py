@@ -336,29 +336,18 @@ def test_a_store_detects_overlapping_roots(subject: Subject) -> None:
     assert (relation(new, part), relation(new, other)) == (INSIDE, None)
 
 
-OPTIONAL = {
-    "machine": ("identify", "resolved"),
-    "root_identity": ("root_identity",),
-    "backs_up": ("back_up",),
-    "adjusts": ("adjust",),
-    "attributes": ("include_attributes",),
-    "appends": ("appender",),
-    "hashes_ranges": ("digest_ranges",),
-    "whole_files": ("find_whole", "store_whole", "fetch_whole", "remove_whole"),
-    "small_files": ("small_files",),
-    "substores": ("substore",),
-    "external_writes": ("prepare_external", "commit_external"),
-    "removes_trees": ("check_no_locks", "remove_own_files", "remove_root"),
-    "presigns": ("presign",),
-    "shares": ("sharing",),
-}
+TOGETHER = (
+    ("identify", "resolved", "check_trusted"),
+    ("find_whole", "store_whole", "fetch_whole", "remove_whole"),
+    ("prepare_external", "commit_external"),
+    ("check_no_locks", "remove_own_files", "remove_root"),
+)
 
 
-def test_facts_name_the_optional_operations_that_a_store_has(subject: Subject) -> None:
-    """Callers read the facts; without its operations a fact would fail only during a transfer."""
+def test_a_store_has_all_optional_operations_that_belong_together(subject: Subject) -> None:
+    """Callers ask for one of them; a missing other one would fail only during a transfer."""
     store = subject.fresh()
-    for fact, names in OPTIONAL.items():
-        if fact == "machine" and isinstance(store, StoreView):
-            continue  # a view forwards these to its store
-        has = {getattr(type(store), name) is not getattr(Store, name) for name in names}
-        assert has == {getattr(store.facts, fact)}, fact
+    for names in TOGETHER:
+        assert len({store.can(getattr(Store, name)) for name in names}) == 1, names
+    for fact, name in {"adjusts": "adjust", "attributes": "include_attributes"}.items():
+        assert getattr(store.facts, fact) is (getattr(type(store), name) is not getattr(Store, name)), fact

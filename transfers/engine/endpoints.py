@@ -166,7 +166,7 @@ def open_endpoints(
     if request.rules.xattrs:
         _request_attributes(request, endpoints.target, stores)
     if request.backup is not None:
-        check_backup(request.backup, request.target, endpoints.target.facts)
+        check_backup(request.backup, request.target, endpoints.target)
         _check_backup_overlap(endpoints, request.backup)
     return endpoints
 
@@ -319,7 +319,7 @@ def _leads_to_folder(opener: _Opener, target: Location, existing: Entry | None) 
 def _known_roots(request: Request, target: Store) -> KnownRoots | None:
     """Return the recorded roots of the schedule; None without a schedule, or if the target's root cannot be recognised."""
     schedule = scheduled_by().get("schedule")
-    if schedule is None or request.operation not in _TYPED or not target.facts.root_identity:
+    if schedule is None or request.operation not in _TYPED or not target.can(Store.root_identity):
         return None
     return KnownRoots(schedule)
 
@@ -392,10 +392,10 @@ def _no_attributes(subject: str) -> RefusedError:
     )
 
 
-def check_backup(backup: Location, target: Location, facts: Facts) -> None:
+def check_backup(backup: Location, target: Location, store: Store) -> None:
     """Raise `UsageError` for a backup at another site, or with a path that overlaps with the target's."""
     check_writable(backup)
-    if not facts.backs_up:
+    if not store.can(Store.back_up):
         raise UsageError("cannot-keep", "this kind of site does not support backups", subject=target.text)
     if (backup.site.name, backup.bucket) != (target.site.name, target.bucket):
         raise UsageError(
@@ -412,7 +412,7 @@ def check_backup(backup: Location, target: Location, facts: Facts) -> None:
 def _check_backup_overlap(endpoints: Endpoints, backup: Location) -> None:
     """Raise `RefusedError` if the backup is in the target or the source, after resolving symlinks."""
     target = endpoints.target
-    if target.facts.machine:
+    if target.can(Store.identify):
         folders = [one for one in target.identify([backup.raw]) if one is not None]
         others = [*_identities(endpoints, target), *_identities(endpoints, endpoints.root)]
         check_backup_apart(folders, others, backup)
@@ -444,7 +444,7 @@ def _identities(endpoints: Endpoints, store: Store) -> list[Identity]:
     sites = endpoints.request.source.site, endpoints.request.target.site
     site = sites[store is endpoints.target]
     found = identity_at(site, store.root_path) if all(one.globus is not None for one in sites) else []
-    if endpoints.root.facts.machine is endpoints.target.facts.machine:
+    if endpoints.root.can(Store.identify) is endpoints.target.can(Store.identify):
         found += store.identities()
     return found
 

@@ -384,7 +384,7 @@ def _plan_anew(operation: Operation, endpoints: Endpoints, *, target_exists: boo
     source: Side = endpoints.source
     target = endpoints.target_side
     unproven = operation.route.unproven()
-    if unproven and not endpoints.target.facts.external_writes:
+    if unproven and not endpoints.target.can(Store.commit_external):
         target = UnverifiedSide(target, unproven)
     remembering: list[RememberingSide] = []
     if request.recorded:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 from transfers.agent.protocol import UNSAFE_COMPONENTS
 from transfers.model.entry import Verification
@@ -12,7 +11,7 @@ from transfers.model.entry import Verification
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The capabilities and limits of a store."""
+    """What a plan must know of a store: what it can hold, and its limits."""
 
     kind: str
     read_verification: Verification  # the best verification when reading from this store
@@ -49,45 +48,8 @@ class Facts:
     hashes: bool = True  # supports `digest`
     globus: bool = False  # a Globus collection of the site has the same files
     only_globus: bool = False  # only Globus can write to it
-    # Optional operations of `Store`: check these before calling one.
-    machine: bool = False  # folders of a host: `identify`, `resolved`, `check_trusted`
-    root_identity: bool = False  # `root_identity`
     reports_packs: bool = False  # sets `packed_at` without a search
-    backs_up: bool = False  # `back_up`
-    adjusts: bool = False  # `adjust`
-    appends: bool = False  # `appender`
-    hashes_ranges: bool = False  # `digest_ranges`
-    whole_files: bool = False  # `find_whole`, `store_whole`, `fetch_whole`, `remove_whole`
-    small_files: bool = False  # `small_files`
-    substores: bool = False  # `substore`
-    external_writes: bool = False  # `prepare_external`, `commit_external`
-    removes_trees: bool = False  # `check_no_locks`, `remove_own_files`, `remove_root`
-    renames: bool = False  # `rename`
-    presigns: bool = False  # `presign`
-    shares: bool = False  # `sharing`
-
-    def of_view(self, **changes: Any) -> Facts:
-        """Return the facts of a view of this store: without operations that views do not forward."""
-        return replace(self, **{**_NOT_OF_VIEWS, **changes})
-
-
-_NOT_OF_VIEWS = dict.fromkeys(
-    (
-        "globus",
-        "root_identity",
-        "appends",
-        "hashes_ranges",
-        "whole_files",
-        "small_files",
-        "substores",
-        "external_writes",
-        "removes_trees",
-        "renames",
-        "presigns",
-        "shares",
-    ),
-    False,
-)
+    adjusts: bool = False  # `adjust`, which a plan has to know
 
 
 def is_own_name(path: bytes) -> bool:

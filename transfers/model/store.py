@@ -1,4 +1,4 @@
-"""Define the store interface: required operations, and optional ones that `Facts` declares."""
+"""Define the store interface: required operations, and optional ones that a store overrides."""
 
 from __future__ import annotations
 
@@ -236,8 +236,8 @@ class Presigned:
 class Store(Source):
     """A root at a site. Paths are bytes, relative to the root.
 
-    Abstract methods are required. Optional methods have a default that does nothing or raises `RefusedError`;
-    `facts` declares which of them a store supports.
+    Abstract methods are required. Optional methods have a default that does nothing or raises `RefusedError`; a store
+    that overrides one supports it: `can`.
 
     Methods translate foreign exceptions into `hibali.errors`; no message contains a secret. Use a store in
     one thread unless a method says otherwise; `read` and `write` may run concurrently.
@@ -248,6 +248,10 @@ class Store(Source):
         None  # the packed folder that contains the root, as `root_path`; see `Facts.reports_packs`
     )
     files_apart: bool = True  # whether each file is one of its own at the site
+
+    def can(self, operation: Callable[..., object]) -> bool:
+        """Return whether an optional operation such as `Store.rename` is supported."""
+        return getattr(type(self), operation.__name__) is not operation
 
     @property
     @abstractmethod
@@ -358,7 +362,7 @@ class Store(Source):
         """Back up entries under their paths below `place`, which is at this site and outside this root.
 
         An entry may still exist here afterwards. Absent entries succeed; a changed entry is a problem.
-        Raises `RefusedError` if `place` cannot be used. Requires `facts.backs_up`.
+        Raises `RefusedError` if `place` cannot be used.
         """
         del place, entries
         self._refuse("keep backups")
@@ -373,7 +377,7 @@ class Store(Source):
 
     def release_session(self) -> None:
         """Close it before another store of its site is opened: an ssh server may open one session at a time."""
-        if self.facts.machine:
+        if self.can(Store.identify):
             self.close()
 
     def folder_of_file(self, location: Location) -> Store | None:
@@ -422,15 +426,12 @@ class Store(Source):
         return []
 
     def identify(self, paths: Sequence[bytes]) -> Sequence[Identity | None]:
-        """Identify folders, given as in config.toml; None if the variable of a path is not set there.
-
-        Requires `facts.machine`.
-        """
+        """Identify folders, given as in config.toml; None if the variable of a path is not set there."""
         del paths
         self._refuse("identify folders")
 
     def resolved(self, paths: Sequence[bytes] = ()) -> Sequence[bytes]:
-        """Resolve the symlinks of the root and `paths`, as far as they exist. Requires `facts.machine`.
+        """Resolve the symlinks of the root and `paths`, as far as they exist.
 
         `paths` are absolute, or begin with `~/` or `$NAME`. The result is b"" if the variable is not set
         there.
@@ -442,7 +443,7 @@ class Store(Source):
         """Raise `RefusedError` if the path has a symlink of another account below a configured root."""
 
     def root_identity(self) -> RootIdentity | None:
-        """Return the identity of the root, or None if it does not exist. Requires `facts.root_identity`."""
+        """Return the identity of the root, or None if it does not exist."""
         self._refuse("identify its root folder")
 
     # Server-side copies, and contents that third parties write
@@ -471,7 +472,7 @@ class Store(Source):
         """Prepare for files that a third party will write; yield the path below the root for each.
 
         A partial file there is kept between calls until it is committed or another `write` transfers the same
-        file. The target must be locked. Requires `facts.external_writes`.
+        file. The target must be locked.
         """
         del items
         self._refuse("receive files that a third party writes")
@@ -480,18 +481,18 @@ class Store(Source):
         """Hash the files at the site; rename correct ones durably to their final names, remove the others.
 
         A problem has `retryable` set if the file is missing or differs from the source. The target must be
-        locked. Requires `facts.external_writes`.
+        locked.
         """
         del written
         self._refuse("receive files that a third party writes")
 
     def presign(self, entry: Entry, seconds: int) -> Presigned:
-        """Return a link with which anyone can read a file until it ends. Requires `facts.presigns`."""
+        """Return a link with which anyone can read a file until it ends."""
         del entry, seconds
         self._refuse("give links to files")
 
     def sharing(self) -> Sharing:
-        """Return the access of other people to the root. Requires `facts.shares`."""
+        """Return the access of other people to the root."""
         self._refuse("give others access to files")
 
     # Parts of files, and small files with one request each
@@ -499,20 +500,20 @@ class Store(Source):
     def digest_ranges(
         self, ranges: Iterable[tuple[Entry, int, int]]
     ) -> Iterator[tuple[tuple[Entry, int, int], str | None, Problem | None]]:
-        """Compute the sha256 of (entry, offset, length) ranges, in order. Requires `facts.hashes_ranges`."""
+        """Compute the sha256 of (entry, offset, length) ranges, in order."""
         del ranges
         self._refuse("hash parts of files")
 
     def appender(self) -> Appender:
-        """Return an `Appender`. Requires `facts.appends`."""
+        """Return an `Appender`."""
         self._refuse("append to files")
 
     def find_whole(self, path: bytes) -> Entry | None:
         """Return the current entry at `path` (b"" is the root), uncached.
 
-        The `*_whole` methods handle one small file with one request and without a lock; they require
-        `facts.whole_files`. They are for contents that are never modified under a name, like those of
-        git-annex: a lock and a journal would take several times as long as the content.
+        The `*_whole` methods handle one small file with one request and without a lock. They are for contents
+        that are never modified under a name, like those of git-annex: a lock and a journal would take several
+        times as long as the content.
         """
         del path
         self._refuse("find single files")
@@ -539,7 +540,7 @@ class Store(Source):
     def small_files(self) -> SmallFiles:
         """Return the files below the root, with operations cheaper than those for trees.
 
-        Closing it closes this store. Requires `facts.small_files`.
+        Closing it closes this store.
         """
         self._refuse("handle small files")
 
@@ -548,7 +549,7 @@ class Store(Source):
 
         Other processes can then write to sibling folders. Lock and write to it like any store, but do not
         close it; it is valid until the next request to this store. If the returned path is b"", the lock
-        covers only the folder; else files are written without a lock. Requires `facts.substores`.
+        covers only the folder; else files are written without a lock.
         """
         del folder
         self._refuse("open its folders as stores")
@@ -559,7 +560,7 @@ class Store(Source):
         """Raise `TryLaterError("locked")` if this account holds a lock above or below the root.
 
         Locks below are known from the last listing. With `itself`, raise `RefusedError` if the root is a
-        symlink. This and the next two methods require `facts.removes_trees`.
+        symlink.
         """
         del itself
         self._refuse("remove trees")
@@ -576,7 +577,7 @@ class Store(Source):
         """Rename an entry of the first level, or the root itself (its path is b""), to a name at this site.
 
         Without the lock this only checks whether it is possible. Nothing is ever replaced but an empty folder;
-        missing folders above the target are created. Requires `facts.renames`.
+        missing folders above the target are created.
 
         Raises:
             RefusedError: "target-exists", "overlap" or "other-filesystem"; nothing was changed.
@@ -628,13 +629,17 @@ class Store(Source):
 class StoreView(Store):
     """A view of another store: it forwards location and traffic counts, and subclasses define the contents.
 
-    Optional operations are refused unless the view implements them; see `Facts.of_view`.
+    It supports the optional operations that it and its store have.
     """
 
     def __init__(self, store: Store) -> None:
         self.store = store
         self.root_path = store.root_path
         self.packed_at = store.packed_at
+
+    def can(self, operation: Callable[..., object]) -> bool:
+        """See Store."""
+        return super().can(operation) and self.store.can(operation)
 
     @property
     def wire_bytes(self) -> int:

@@ -88,7 +88,7 @@ def check_root_exists(target: Location, store: Store, open_place: Callable[[Loca
         return
     path, name = max(roots, key=lambda root: len(root[0]))
     root = path.encode("utf-8", "surrogateescape")
-    if store.facts.machine:
+    if store.can(Store.identify):
         found = store.identify([root])[0]
         exists = found is None or found["exists"]
     else:
@@ -158,7 +158,7 @@ def check_unprotected(
     (transfers.agent.identity), so that other names of a root are found. Returns the entry's identity on a
     host, else None.
     """
-    if not above.facts.machine:
+    if not above.can(Store.identify):
         for place in (child(one, location.name) for one in above.identities()):
             for service, description in _service_roots(sites):
                 if relation(service, place) in {SAME, INSIDE}:

@@ -30,7 +30,7 @@ def stripe_new_folder(location: Location, store: Store, on_event: Listener) -> N
     transfer goes on: the data is the same.
     """
     count = stripe_count(location)
-    if count is None or not store.facts.machine:
+    if count is None or not store.can(Store.identify):
         return
     try:
         with closing(open_host(location.site, on_event=on_event)) as host:

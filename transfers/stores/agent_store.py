@@ -127,19 +127,8 @@ AGENT_FACTS = Facts(
     attributes=True,
     hard_links=True,
     globus=True,
-    machine=True,
-    root_identity=True,
     reports_packs=True,
-    backs_up=True,
     adjusts=True,
-    appends=True,
-    hashes_ranges=True,
-    whole_files=True,
-    substores=True,
-    external_writes=True,
-    removes_trees=True,
-    renames=True,
-    shares=True,
 )
 
 _SEEN_SECONDS = 10.0

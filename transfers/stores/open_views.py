@@ -126,7 +126,8 @@ class ViewOpener:
             raise
         if depth is not None:
             return _view_of_packs(store, location)(store, location, depth, self.open)
-        if found is None and store.facts.machine and not store.facts.reports_packs:  # closed by `_depth`
+        # `_depth` closed it
+        if found is None and store.can(Store.identify) and not store.facts.reports_packs:
             store = self.open(location)
         return store, found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import NoReturn
 
 from hibali.errors import NotFoundError, RefusedError
@@ -88,7 +89,7 @@ class ChosenStore(StoreView):
     @property
     def facts(self) -> Facts:
         """The store's facts, without folders, hard links and attributes."""
-        return self.store.facts.of_view(folders=False, hard_links=False, attributes=False)
+        return replace(self.store.facts, folders=False, hard_links=False, attributes=False, globus=False)
 
     def identities(self) -> Sequence[Identity]:
         """Return none: the files are read individually, so overlap with the store's root does not matter."""

@@ -95,7 +95,7 @@ def verify_by_digest(target: Store, pairs: Iterable[Pair], source_digests: Hashe
             yield Committed(pair.item, None, Verification.NONE, problem=wrong)
         else:
             known.append((pair, digest))
-    if target.facts.external_writes:
+    if target.can(Store.commit_external):
         yield from target.commit_external(
             Written(pair.item, pair.sent.written, digest) for pair, digest in known
         )
@@ -111,7 +111,7 @@ def verify_by_digest(target: Store, pairs: Iterable[Pair], source_digests: Hashe
 
 def commit_as_claimed(target: Store, pairs: Sequence[Pair]) -> Generator[Committed, None, None]:
     """Rename partial files to their final names, verified by Globus itself."""
-    if not target.facts.external_writes:
+    if not target.can(Store.commit_external):
         for pair in pairs:
             yield Committed(pair.item, None, Verification.CLAIMED)
         return
@@ -192,7 +192,7 @@ class GlobusRoute(Route):
         if self._full.found:
             return
         left = [file for file in self._earlier.values() if file.path not in self._requested]
-        if left and target.facts.external_writes:
+        if left and target.can(Store.commit_external):
             for _ in target.commit_external(_unwanted(number, file) for number, file in enumerate(left)):
                 pass
         for task in self._ended_tasks.values():
@@ -315,7 +315,7 @@ def _fits_globus(item: Item) -> bool:
 
 def _paths_to_write(target: Store, items: Iterable[Item]) -> Iterator[tuple[Item, bytes, Problem | None]]:
     """Yield the path to write for each: a partial name if the target can rename it, else the final name."""
-    if target.facts.external_writes:
+    if target.can(Store.commit_external):
         yield from target.prepare_external(items)
         return
     for item in items:

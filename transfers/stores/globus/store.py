@@ -249,7 +249,6 @@ _FACTS = Facts(
     hashes=False,
     globus=True,
     only_globus=True,
-    shares=True,
     segment_bytes=_PIECE,
     least_segment_bytes=_PIECE,
 )

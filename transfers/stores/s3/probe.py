@@ -87,12 +87,6 @@ def facts_of(support: ServerSupport | None, root: bytes, read_verification: Veri
         least_segment_bytes=SEGMENT_BYTES,
         refuses=tuple(character.encode() for character in seen.refuses),
         known=support is not None,
-        backs_up=True,
-        small_files=True,
-        substores=True,
-        removes_trees=True,
-        presigns=True,
-        shares=True,
     )
 
 

@@ -170,7 +170,6 @@ class Filesystem(Files):
             # adlfs lists no keys below that of an object, so that they would seem to be deleted
             complete=not traits.keys or (self.support is not None and self.support.file_and_folder),
             known=self.support is not None,
-            removes_trees=True,
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import closing
 
@@ -157,6 +157,10 @@ class ServerStore(ServerReader):
         self._tidy = False  # all orphans are known and no other partial file exists
         self._made = False
         self._locking = False  # `lock` was called, which holds nothing at a server without locks
+
+    def can(self, operation: Callable[..., object]) -> bool:
+        """See Store; not every server renames."""
+        return super().can(operation) and (operation is not Store.rename or self._files.traits.renames)
 
     @property
     def facts(self) -> Facts:

@@ -29,10 +29,6 @@ def facts_of(*, read_back: bool) -> Facts:
         mtime_unit_ns=_SECOND,
         adjusts=True,
         globus=True,
-        machine=True,
-        substores=True,
-        removes_trees=True,
-        renames=True,
     )
 
 

@@ -101,8 +101,6 @@ def facts_of(support: ServerSupport | None, read_verification: Verification, *, 
         segment_bytes=SEGMENT_BYTES,
         refuses=tuple(character.encode() for character in seen.refuses),
         known=support is not None,
-        removes_trees=True,
-        renames=True,
     )
 
 
