@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Collection
@@ -196,6 +197,15 @@ def test_only_the_loader_names_the_folder_of_plugins() -> None:
         if path.suffix in {".py", ".pyi"} and PLUGINS in path.read_text("utf-8")
     }
     assert found <= {"hibali/plugins.py", "hibali/__init__.pyi"}
+
+
+@pytest.mark.parametrize("folder", ["support", "services", "properties", "contracts/job_services"])
+def test_what_all_tests_use_imports_no_plugin(folder: str) -> None:
+    """Otherwise tests of the core cannot be collected without it: `sh tests/without_plugins.sh`."""
+    imports = re.compile(r"^\s*(?:from|import) (?:hibali_plugins|tests\.plugins)\b", re.MULTILINE)
+    paths = sorted((REPOSITORY / "tests" / folder).rglob("*.py"))
+    assert paths
+    assert [path.name for path in paths if imports.search(path.read_text("utf-8"))] == []
 
 
 def test_no_two_plugins_declare_the_same_name() -> None:

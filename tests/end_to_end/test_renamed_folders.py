@@ -13,7 +13,6 @@ import pytest
 import hibali as api
 from hibali.events import Event, Moved
 from tests.end_to_end.conftest import MakeTransfers
-from tests.plugins.follow.test_follow import Following
 from tests.support.small_filesystem import small_filesystem
 from tests.support.transfers import Transfers
 from tests.support.trees import many_files, read_tree
@@ -111,12 +110,3 @@ def test_an_unmounted_target_is_no_success(transfers_to: MakeTransfers) -> None:
             assert api.push(there.source, "there:data").files_moved == len(TREE)
             assert there.there() == TREE
         subprocess.run(["mount", "-t", "tmpfs", "none", there.root], check=True)
-
-
-def test_a_followed_folder_notices_that_its_target_was_renamed_away(place: Transfers) -> None:
-    following = Following(place)
-    following.has(b"large", TREE[b"large"])
-    moved_away(place.root, replace=True)()
-    (place.source / "later").write_bytes(b"later")
-    assert following.process.wait(60) == 5
-    assert following.lines()[-1]["code"] == "lease-lost"

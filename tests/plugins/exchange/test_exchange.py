@@ -16,7 +16,8 @@ from hibali.errors import HibaliError, RefusedError
 from hibali_plugins.exchange.remotes.base import gather
 from hibali_plugins.exchange.remotes.git import GitRemote
 from registry.signature import Policy, sign, signed_text
-from tests.support.catalogues import Site, forge, git, raw
+from tests.plugins.exchange.accounts import Site
+from tests.support.catalogues import forge, git, raw
 from tests.support.requirements import skip_or_fail
 
 

@@ -19,8 +19,9 @@ from hibali_plugins.exchange.remotes.git import GitRemote
 from registry.images.record import ImageRecord, write_record
 from registry.pipeline import Pipeline
 from registry.signature import Policy, sign, signed_text
+from tests.plugins.exchange.accounts import Site
 from tests.services.image import write_image
-from tests.support.catalogues import Site, forge, git, raw
+from tests.support.catalogues import forge, git, raw
 from tests.support.requirements import skip_or_fail
 
 IMAGE = "tool/1.0/image.json"

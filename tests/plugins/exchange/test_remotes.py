@@ -27,8 +27,9 @@ from registry.descriptor import read_descriptor
 from registry.images.record import write_record
 from registry.signature import sign, signed_text
 from tests.contracts.subjects import Subject, object_stores, subjects
+from tests.plugins.exchange.accounts import Site
 from tests.services.image import write_image
-from tests.support.catalogues import Site, forge, git, raw
+from tests.support.catalogues import forge, git, raw
 from tests.support.requirements import skip_or_fail
 from tests.support.trees import make_tree
 from transfers import single_files

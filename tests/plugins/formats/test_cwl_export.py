@@ -12,7 +12,7 @@ from hibali_plugins.formats.conversion import ConversionError
 from hibali_plugins.formats.cwl_export import export_cwl
 from registry.descriptor import read_descriptor
 from tests.end_to_end.run_tools import DESCRIPTOR
-from tests.support.descriptor_formats import convert, show_program, words_of
+from tests.plugins.formats.conversions import convert, show_program, words_of
 
 
 def pipeline_of(command: str, inputs: list[dict[str, Any]], **more: Any) -> Any:

@@ -14,7 +14,7 @@ from hibali_plugins.formats.conversion import ConversionError
 from hibali_plugins.formats.cwl_document import read_yaml
 from hibali_plugins.formats.reading import Naming, import_description
 from registry.descriptor import read_descriptor
-from tests.support.descriptor_formats import convert, show_program, words_of
+from tests.plugins.formats.conversions import convert, show_program, words_of
 
 EXAMPLES = Path(boutiques.__file__).parent / "tests" / "import" / "cwl"
 REFUSED = {"1st-workflow", "nestedworkflows", "expression", "record"}

@@ -21,7 +21,7 @@ from registry.descriptor import read_descriptor
 from registry.example import make_example
 from registry.invocation import check_invocation, find_invocation_problems
 from registry.pipeline import Pipeline
-from tests.support.descriptor_formats import convert
+from tests.plugins.formats.conversions import convert
 
 EXAMPLES = Path(boutiques.__file__).parent / "tests" / "import" / "docopt"
 FATE = usage_text((EXAMPLES / "naval_fate.py").read_text(), "naval_fate.py")

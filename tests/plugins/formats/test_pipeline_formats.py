@@ -15,8 +15,8 @@ from hibali_plugins.formats.cwl_export import export_cwl
 from hibali_plugins.formats.reading import Naming, import_description
 from registry.descriptor import read_descriptor
 from tests.end_to_end.run_tools import Bench
+from tests.plugins.formats.conversions import run_here, show_program
 from tests.services.session import REPOSITORY
-from tests.support.descriptor_formats import run_here, show_program
 from tests.support.requirements import skip_or_fail
 
 CWLTOOL = REPOSITORY / ".cache" / "cwl" / "bin" / "cwltool"
