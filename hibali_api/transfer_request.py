@@ -15,18 +15,18 @@ from hibali.locations import Location, read_key, read_location, read_target
 from hibali.options import defaults_of, document
 from hibali_api import transfer_options as declared
 from hibali_api.calls import CallOptions, Place, place_text
+from transfers.engine.collections import with_local_collection
 from transfers.engine.request import (
     FeatureOption,
     Request,
     SaveOptions,
+    TaskTimeouts,
     check_direction,
     feature_options,
     typed_target,
 )
-from transfers.engine.routes.globus_route import with_local_collection
 from transfers.model.entry import Verification
 from transfers.model.rules import DeleteLimit, Rules, read_delete_limit
-from transfers.stores.globus.paths import TaskTimeouts
 
 if TYPE_CHECKING:  # start-up: only where they are used
     from transfers.inventory import HashingOption

@@ -29,4 +29,6 @@ def _option(each: SiteOption) -> click.Option:
     if not each.metavar:
         return click.Option([f"--{each.name}"], is_flag=True, help=each.help)
     kind = int if each.whole else str
-    return click.Option([f"--{each.name}"], type=kind, metavar=each.metavar, help=each.help)
+    return click.Option(
+        [f"--{each.name}"], type=kind, multiple=each.pairs, metavar=each.metavar, help=each.help
+    )

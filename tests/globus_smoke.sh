@@ -34,9 +34,9 @@ remove() {
 import os
 from globus_sdk import DeleteData
 from hibali.config.settings import load_sites
-from transfers.stores.globus.errors import translated_errors
-from transfers.stores.globus.clients import open_access
-from transfers.stores.globus.paths import path_in_collection
+from hibali_plugins.globus.errors import translated_errors
+from hibali_plugins.globus.clients import open_access
+from transfers.engine.collections import path_in_collection
 
 site = load_sites().site("target")
 folder = path_in_collection(site, os.environ["FOLDER"])

@@ -14,7 +14,7 @@ from click.shell_completion import FishComplete, ShellComplete
 
 from docs.tools.api_page import python_page
 from docs.tools.man_pages import manual_page, page_name
-from hibali.config.kinds import BUILT_IN
+from hibali.config.kinds import every_kind
 from hibali.config.model import Site
 from hibali.config.schema import Key, keys_of_field
 from hibali.config.settings import Document, default_text, tables_of
@@ -57,7 +57,9 @@ def settings_page() -> str:
         if declared is Site:
             lines += ["Which keys a site has depends on its kind, beside `kind` and `limits`:", ""]
             lines += [
-                f"- `{name}`: {', '.join(f'`{key}`' for key in kind.keys)}" for name, kind in BUILT_IN.items()
+                f"- `{name}`: {', '.join(f'`{key}`' for key in kind.keys)}"
+                for name, kind in every_kind().items()
+                if kind.keys
             ]
             lines.append("")
     return "\n".join(lines)

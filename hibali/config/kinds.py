@@ -17,11 +17,11 @@ from hibali.config.schema import Note, keys_of, read_table
 from hibali.errors import UsageError
 from hibali.plugins import load, plugin_names
 
-_FOLDERS = ("roots", "default_root", "read_only")
+FOLDERS = ("roots", "default_root", "read_only")
 _REQUEST_LIMITS = ("requests", "connections")
-SERVICE_MACHINE = (*_FOLDERS, "work", "scheduler", "container", "gpus", "purge", "tiers", "fast")
+SERVICE_MACHINE = (*FOLDERS, "work", "scheduler", "container", "gpus", "purge", "tiers", "fast")
 _MACHINE = (
-    *_FOLDERS,
+    *FOLDERS,
     "stripe",
     "work",
     "scheduler",
@@ -46,6 +46,7 @@ class SiteOption:
         help: Its text in the help.
         whole: Whether the value is a whole number.
         words: Whether the value is a command line, which is split as a shell does.
+        pairs: Whether the value is a pair A=B, and the option is repeatable.
         chooses: Whether giving it says that the site is of this kind.
     """
 
@@ -55,6 +56,7 @@ class SiteOption:
     help: str
     whole: bool = False
     words: bool = False
+    pairs: bool = False
     chooses: bool = False
 
     @property
@@ -113,19 +115,6 @@ class StoreKind:
     def has_work_folder(self) -> bool:
         """Whether runs have folders there."""
         return "work" in self.keys
-
-
-def _check_collection(site: Site, note: Note) -> None:
-    """Refuse mappings of paths and variables, which a site without a machine cannot have."""
-    if site.globus is not None and site.globus.paths:
-        note(
-            "does not belong to a site of kind globus: its paths are those of the collection",
-            "globus",
-            "paths",
-        )
-    for name, path in site.roots.items():
-        if path.startswith("$"):
-            note(f"{path!r} has a variable, but a collection has no variables", "roots", name)
 
 
 def _check_login(site: Site, note: Note) -> None:
@@ -210,24 +199,12 @@ BUILT_IN = {
             credentials_option("credentials_command"),
         ),
     ),
-    "globus": StoreKind(
-        keys=("globus", *_FOLDERS),
-        needs=("globus", "a table globus with collection"),
-        address=lambda site: site.globus.collection if site.globus is not None else "",
-        check=_check_collection,
-        options=(
-            SiteOption(
-                "globus", "globus.collection", "UUID", "The Globus collection of this site.", chooses=True
-            ),
-        ),
-        example=("hibali sites add archive --globus UUID", "A Globus collection, reached by Globus alone."),
-    ),
 }
 
 
 def kind_of(site: Site) -> StoreKind:
     """Return the kind of a site whose table was read."""
-    return BUILT_IN.get(site.kind) or _load_kind(site.kind) or StoreKind()
+    return _kind_named(site.kind) or StoreKind()
 
 
 def every_kind() -> dict[str, StoreKind]:
@@ -246,18 +223,22 @@ def kind_names() -> list[str]:
     return list(every_kind())
 
 
+def _kind_named(name: str) -> StoreKind | None:
+    return BUILT_IN.get(name) or _load_kind(name)
+
+
 @cache
 def _load_kind(kind_name: str) -> StoreKind | None:
     """Return the kind that a module declares; None without such a module, or for a part of another kind."""
-    if kind_name in keys_of(Site):
-        return None
     try:
         found = getattr(load("transfers.stores", kind_name), "KIND", None)
     except UsageError as problem:
         if problem.code != "unknown-store":
             raise
         return None
-    return found if isinstance(found, StoreKind) else None
+    if isinstance(found, StoreKind) and (kind_name not in keys_of(Site) or kind_name in found.keys):
+        return found  # none takes a key of all sites
+    return None
 
 
 def read_site(name: str, content: Any, note: Note) -> Site:
@@ -269,7 +250,7 @@ def read_site(name: str, content: Any, note: Note) -> Site:
         if isinstance(content, dict) and "kind" not in mapping:
             note(f"needs kind, one of {', '.join(kind_names())}")
         kind_name = next((each for each in ("s3", "url", "ssh", "globus") if each in mapping), "local")
-        kind = BUILT_IN[kind_name]
+        kind = _kind_named(kind_name) or StoreKind()
     belongs = {"kind", "limits", *kind.keys}
     own: Any = None
     if kind.settings is not None:
@@ -299,7 +280,7 @@ def _find_kind(kind_name: Any, note: Note) -> StoreKind | None:
         note("must be a string", "kind")
         return None
     try:
-        kind = BUILT_IN.get(kind_name) or _load_kind(kind_name)
+        kind = _kind_named(kind_name)
     except UsageError as problem:
         note(f"{problem.message}. {problem.hint}", "kind")
         return None

@@ -33,12 +33,6 @@ from hibali_cli.options import NEW_NAME, accept_prologue_option, duration_of
     "--gpus", type=int, metavar="N", help="The number of GPUs per node (NVIDIA, unless gpus.kind is set)."
 )
 @click.option(
-    "--globus-path",
-    multiple=True,
-    metavar="THERE=IN_COLLECTION",
-    help="The path in the collection for a path of the site; repeatable.",
-)
-@click.option(
     "--gridftp",
     metavar="URL",
     help="A GridFTP server with the site's files: gsiftp://HOST:PORT or sshftp://HOST.",
@@ -55,7 +49,7 @@ from hibali_cli.options import NEW_NAME, accept_prologue_option, duration_of
 def add_command() -> None:
     """Add a site to config.toml, and check the connection to it.
 
-    Use one of the options above --kind, or --kind; --globus together with --ssh or --local also sets the site's collection. Adding the same site twice changes nothing; a
+    Use one of the options above --kind, or --kind. Adding the same site twice changes nothing; a
     different site with the same name is refused without --replace. A site that cannot be reached stays in config.toml, and the
     exit code is 4 or 5. Secrets are never options.
     """

@@ -62,7 +62,6 @@ def _flat(value: Any, name: str) -> list[tuple[str, str]]:
 # The options for sites of any kind, and their keys below [sites.NAME]; omitted flags and texts set nothing.
 _FOLDERS = {"default_root": "default_root", "work": "work", "root": "roots"}
 _KEYS = {
-    "globus_path": "globus.paths",
     "gridftp": "gridftp.url",
     "scheduler": "scheduler.name",
     "account": "scheduler.account",
@@ -72,7 +71,6 @@ _KEYS = {
     "container": "container.name",
     "gpus": "gpus.per_node",
 }
-_PAIRS = frozenset({"root", "globus_path"})
 
 
 def site_table(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -84,9 +82,11 @@ def site_table(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     kinds = every_kind()
     kind_name = _kind(name, kinds, options)
     kind = kinds.get(kind_name, StoreKind())
-    used = [*kind.options, *kinds["globus"].options]  # a site of another kind may have a collection, too
+    collection = kinds.get("globus", StoreKind()).options  # a site of another kind may have one, too
+    used = [*kind.options, *collection]
     keys = {**_FOLDERS, **{each.parameter: each.key for each in used}, **_KEYS}
     words = {each.parameter for each in used if each.words}
+    pairs = {"root", *(each.parameter for each in used if each.pairs)}
     given = {name: value for name, value in options.items() if value is not False and value not in (None, ())}
     table: dict[str, Any] = {"kind": kind_name}
     local = given.pop("local", None)
@@ -95,7 +95,7 @@ def site_table(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     for option, value in ((name, given[name]) for name in keys if name in given):
         if option in words:
             value = _split_option(_option(option), value)  # noqa: PLW2901
-        elif option in _PAIRS:
+        elif option in pairs:
             value = _pairs(_option(option), value)  # noqa: PLW2901
         _put(table, keys[option], value)
     if local is not None:
@@ -141,12 +141,12 @@ def _kind(name: str, kinds: Mapping[str, StoreKind], options: Mapping[str, Any])
             hint="See: hibali sites add --help",
         )
     [chosen] = found
-    own = {each.name for each in kinds.get(chosen, StoreKind()).options}
+    own = {each.name for one in (chosen, "globus") for each in kinds.get(one, StoreKind()).options}
     wrong = {
         f"--{each.name}": None
         for kind in kinds.values()
         for each in kind.options
-        if not each.chooses and each.name not in own and options[each.parameter] not in {None, False}
+        if not each.chooses and each.name not in own and options[each.parameter] not in {None, False, ()}
     }
     if wrong:
         shown = f"--kind {chosen}" if options["kind"] is not None else _option(chosen)

@@ -119,7 +119,7 @@ class Subject:
 
     @staticmethod
     def _only_read(store: Store) -> bool:
-        """Return whether it is only read here; test_globus_transfers.py and test_cbrain.py test what they write."""
+        """Return whether it is only read here; tests/plugins/globus/test_transfers.py and test_cbrain.py test what they write."""
         return not store.facts.writable or store.facts.kind in {"globus", "cbrain"}
 
     def close(self) -> None:
@@ -185,7 +185,7 @@ class Subject:
     def unreachable(self) -> Location | None:
         """Return the same kind of store where no server answers; None if impossible."""
         if isinstance(self.backend, GlobusBackend):
-            return None  # tested in tests/end_to_end/test_globus_login.py and test_globus_faults.py
+            return None  # tested in tests/plugins/globus/test_login.py and test_faults.py
         if self._by_path():
             return self._by_ssh("unreachable", f"Port={free_port()}")
         if not hasattr(self.backend, "endpoint"):

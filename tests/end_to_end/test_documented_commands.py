@@ -108,7 +108,7 @@ ELSEWHERE: dict[str, str] = {
     "cbrain": "test_cbrain.py",
     "datalad": "DataLad: test_datasets.py",
     "git-annex": "test_special_remote.py",
-    "globus": "test_globus_smoke.py, test_globus_login.py",
+    "globus": "tests/plugins/globus",
     "gsi": "test_gsi.py",
 }
 PAGES = sorted(path.stem for path in pages() if lines_to_type(path) and path.stem not in ELSEWHERE)

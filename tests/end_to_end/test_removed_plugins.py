@@ -188,6 +188,15 @@ def test_nothing_is_deleted_in_a_dataset_without_datasets(tmp_path: Path) -> Non
     assert (tmp_path / "study" / ".git").is_dir()
 
 
+def test_globus_is_refused_without_its_folder(tmp_path: Path) -> None:
+    environment = tree_without(tmp_path, {"globus"})
+    (tmp_path / "data").mkdir()
+    words = ("sync", "--via", "globus", str(tmp_path / "data"), str(tmp_path / "copy"))
+    done = call(environment, "-m", "hibali_cli", *words)
+    assert (done.returncode, "this hibali has no globus" in done.stderr) == (2, True), done.stderr
+    assert not (tmp_path / "copy").exists()
+
+
 def test_only_the_loader_names_the_folder_of_plugins() -> None:
     """import-linter does not see `import_module`."""
     found = {

@@ -17,6 +17,7 @@ from hibali.ledger import now, scheduled_by
 from hibali.locations import Location, check_writable
 from hibali.text import printable
 from transfers.agent.identity import Identity
+from transfers.engine.collections import identity_at
 from transfers.engine.request import Request, SavingView
 from transfers.history.journal import Recorder
 from transfers.model.entry import Entry, Kind, Verification, weakest
@@ -33,7 +34,6 @@ from transfers.planning.overlap import (
 from transfers.planning.planner import missing_source
 from transfers.planning.protected_roots import check_read_only_roots, check_root_exists, path_relation
 from transfers.stores.agent_store import PosixStore
-from transfers.stores.globus.paths import identity_at
 from transfers.stores.open_views import ViewOpener, refuse_dataset, refuse_packed
 from transfers.stores.single_file import ChosenStore, SingleSource, SingleTarget
 

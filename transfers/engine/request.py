@@ -19,7 +19,6 @@ from hibali.text import nearest
 from transfers.model.entry import Entry
 from transfers.model.rules import Rules
 from transfers.model.store import Store, StoreView
-from transfers.stores.globus.paths import TaskTimeouts
 
 if TYPE_CHECKING:  # start-up: only for saved plans, and at the end
     from transfers.history.journal import Receipt
@@ -73,6 +72,14 @@ def feature_options(
     """Make the options of features from their values by name, which are removed. Raises `UsageError`."""
     made = (make(values, settings, ends) for _, make in every("hibali.transfer_options"))
     return tuple(option for option in made if option is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskTimeouts:
+    """The limits of tasks: seconds without progress (None: Globus decides); whether interruptions cancel."""
+
+    give_up_after: float | None = None
+    cancel_on_interrupt: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,7 +84,7 @@ def test_modules_without_a_kind_are_not_kinds(monkeypatch: pytest.MonkeyPatch) -
         [problem] = problems_of(f'[sites.xx]\nkind = "{word}"\n')
         assert (
             problem
-            == f"line 2: sites.xx.kind: {word!r} must be one of ssh, s3, local, url, globus, cbrain, ebrains, firecrest, fsspec, iri, unicore"
+            == f"line 2: sites.xx.kind: {word!r} must be one of ssh, s3, local, url, cbrain, ebrains, firecrest, fsspec, globus, iri, unicore"
         )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from contextlib import closing
 from typing import TypeGuard
 
+from hibali.errors import UsageError
 from hibali.events import Event, Retried
 from hibali.plugins import find, object_of
 from hibali.text import printable
@@ -92,12 +93,17 @@ def open_by_option(endpoints: Endpoints, recorder: Recorder) -> Route | None:
     return options[0].open_route(endpoints, recorder) if options else None
 
 
+def _may_use_globus(endpoints: Endpoints) -> bool:
+    via = endpoints.request.via
+    return via == "globus" or (via == "auto" and any(site.globus for site in endpoints.sites))
+
+
 # The routes in the order in which they are tried: the function that opens each, or returns None, or its name in the
 # group hibali.routes; and whether it may apply. Only then its module is loaded. A route that was asked for and is
 # impossible raises `UsageError`.
 _HERE = "transfers.engine.routes."
 ROUTES: tuple[tuple[str, Callable[[Endpoints], bool]], ...] = (
-    (f"{_HERE}globus_route:open_route", lambda ends: ends.request.via != "stream"),
+    ("globus", _may_use_globus),
     (f"{_HERE}base:open_by_option", lambda ends: bool(ends.request.options)),
     (f"{_HERE}direct:open_route", lambda ends: ends.request.direct),
     (f"{_HERE}server:open_route", lambda ends: ends.target.copies(ends.origin.store)),
@@ -111,6 +117,10 @@ def choose_route(endpoints: Endpoints, recorder: Recorder) -> Route:
     for name, may_apply in ROUTES:
         if may_apply(endpoints):
             opening: Opening | None = object_of(name) if ":" in name else find("hibali.routes", name)
+            if opening is None and endpoints.request.via == name:
+                raise UsageError(
+                    "usage", f"this hibali has no {name}", subject=name, hint="Install all of hibali."
+                )
             route = opening(endpoints, recorder) if opening is not None else None
             if route is not None:
                 return route

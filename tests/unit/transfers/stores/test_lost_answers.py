@@ -16,10 +16,10 @@ from hibali.errors import HibaliError
 from hibali.http.client import HttpClient
 from hibali.http.fetch import fetch
 from hibali.locations import Location
+from hibali_plugins.globus.errors import explain
 from tests.services.processes import free_port
 from tests.support.scripted_server import ScriptedServer
 from transfers.stores.fsspec.errors import error_for
-from transfers.stores.globus.errors import explain
 from transfers.stores.s3 import requests
 from transfers.stores.s3.kind import open_store
 from transfers.stores.s3.store import S3Store

@@ -21,12 +21,12 @@ from hibali_plugins.ebrains import requests as ebrains_requests
 from hibali_plugins.ebrains.requests import DataProxy
 from hibali_plugins.ebrains.settings import EbrainsSettings
 from hibali_plugins.ebrains.store import Bucket
+from hibali_plugins.globus import clients
+from hibali_plugins.globus.clients import limit_responses
 from tests.support.endless_server import EndlessServer, bomb, drops
 from transfers.model.entry import Entry, Kind
 from transfers.model.units import Item, Unit
 from transfers.stores import url
-from transfers.stores.globus import clients
-from transfers.stores.globus.clients import limit_responses
 from transfers.stores.s3 import listing, requests
 from transfers.stores.s3.kind import open_store
 from transfers.stores.s3.store import S3Store

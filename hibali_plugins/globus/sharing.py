@@ -10,9 +10,9 @@ from typing import Any
 
 from hibali.errors import HibaliError, RefusedError, UsageError
 from hibali.text import printable
+from hibali_plugins.globus.requests import Globus
 from transfers.model.entry import Entry, Kind
 from transfers.model.sharing import Grant, ListedGrant, Permission, Reach, Sharing
-from transfers.stores.globus.requests import Globus
 
 _EVERYONE = {"everyone": "anonymous", "all-users": "all_authenticated_users"}
 _PERMISSIONS = {Permission.READ: "r", Permission.WRITE: "rw"}

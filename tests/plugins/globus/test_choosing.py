@@ -10,11 +10,9 @@ import pytest
 
 from hibali.config.model import GlobusSettings, Site
 from hibali.errors import AccessError, HibaliError, IncompleteError, TryLaterError, UsageError
-from transfers.engine.routes.globus_route import CollectionRoot, RouteRequest, find_collections
-from transfers.model.entry import Kind
-from transfers.model.units import ListingIncompleteError
-from transfers.stores.globus.errors import error_of, fault_of
-from transfers.stores.globus.paths import (
+from hibali_plugins.globus.choosing import CollectionRoot, RouteRequest, find_collections
+from hibali_plugins.globus.errors import error_of, fault_of
+from hibali_plugins.globus.paths import (
     CollectionPair,
     Piece,
     below,
@@ -23,8 +21,10 @@ from transfers.stores.globus.paths import (
     is_supported_path,
     transfer_body,
 )
-from transfers.stores.globus.store import list_below
-from transfers.stores.globus.tasks import HOPELESS_SECONDS, ProgressTimeout
+from hibali_plugins.globus.store import list_below
+from hibali_plugins.globus.tasks import HOPELESS_SECONDS, ProgressTimeout
+from transfers.model.entry import Kind
+from transfers.model.units import ListingIncompleteError
 
 LOCAL = Site("near", "local", globus=GlobusSettings("uuid-near", {"/data": "/"}))
 REMOTE = Site(

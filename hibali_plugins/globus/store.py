@@ -15,25 +15,18 @@ from hibali.events import Listener, ignore
 from hibali.http.client import MAX_RESPONSE_BYTES
 from hibali.http.login import Authorization
 from hibali.text import printable
+from hibali_plugins.globus.clients import open_access
+from hibali_plugins.globus.errors import error_of, fault_of, with_details
+from hibali_plugins.globus.paths import LINE_ENDS, below, deadline_after, delete_body, label_of
+from hibali_plugins.globus.requests import Globus
+from hibali_plugins.globus.tasks import Following
 from transfers.agent.identity import Identity
+from transfers.engine.collections import identity_of_collection, path_in_collection
 from transfers.model.entry import Entry, Kind, Verification
 from transfers.model.facts import Facts, is_own_name, is_partial_name, unsafe_component
 from transfers.model.sharing import Sharing
 from transfers.model.store import read_renamed
 from transfers.model.units import Committed, Item, ListingIncompleteError, Payload, Problem, Unit
-from transfers.stores.globus.clients import open_access
-from transfers.stores.globus.errors import error_of, fault_of, with_details
-from transfers.stores.globus.paths import (
-    LINE_ENDS,
-    below,
-    deadline_after,
-    delete_body,
-    identity_of_collection,
-    label_of,
-    path_in_collection,
-)
-from transfers.stores.globus.requests import Globus
-from transfers.stores.globus.tasks import Following
 from transfers.stores.s3.credentials import check_endpoint
 from transfers.stores.server.listing import walk_tree
 from transfers.stores.server.reading import Got, RequestStore
@@ -283,7 +276,7 @@ class GlobusStore(RequestStore):
 
     def sharing(self) -> Sharing:
         """See Store."""
-        from transfers.stores.globus.sharing import CollectionSharing  # start-up: only to share files
+        from hibali_plugins.globus.sharing import CollectionSharing  # start-up: only to share files
 
         return CollectionSharing(self._globus, self._collection, self.root, self.list)
 

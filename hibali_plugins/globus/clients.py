@@ -45,7 +45,7 @@ from hibali.http.deadline import RESPONSE_SECONDS, Deadline, watched
 from hibali.http.errors import too_long
 from hibali.keyring_secrets import first_line, keyring_secret
 from hibali.subprocesses import credentials_from, hidden_variable
-from transfers.stores.globus.errors import login_needed, translated_errors
+from hibali_plugins.globus.errors import login_needed, translated_errors
 
 if TYPE_CHECKING:
     import requests

@@ -19,13 +19,13 @@ from typing import Any
 import pytest
 
 from hibali.config.settings import load_sites
+from hibali_plugins.globus.clients import open_access
+from hibali_plugins.globus.errors import translated_errors
 from tests.end_to_end.run_tools import Bench, doing
 from tests.services.fixtures import START
 from tests.services.globus import Globus
 from tests.support.secret_search import check_secrets_absent, watch_process_arguments
 from tests.support.terminal import Terminal
-from transfers.stores.globus.clients import open_access
-from transfers.stores.globus.errors import translated_errors
 
 AT_ONCE = 30.0  # seconds on a shared machine; nothing in it waits
 _URL = re.compile(rb"(http://\S+/v2/oauth2/authorize\S*)\r\n")

@@ -11,9 +11,9 @@ from hibali.config.model import Site
 from hibali.errors import NotFoundError
 from hibali.events import Listener, ignore
 from hibali.retry import with_retries
-from transfers.stores.globus.clients import client_of, open_access
-from transfers.stores.globus.errors import translated_errors
-from transfers.stores.globus.paths import path_in_collection
+from hibali_plugins.globus.clients import client_of, open_access
+from hibali_plugins.globus.errors import translated_errors
+from transfers.engine.collections import path_in_collection
 
 Document = dict[str, Any]
 

@@ -7,52 +7,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from hibali.config.model import GLOBUS_DEADLINE_SECONDS, Site
-from transfers.agent.identity import Identity
-from transfers.model.identities import identity_of_keys
-
-
-@dataclass(frozen=True, slots=True)
-class TaskTimeouts:
-    """The limits of tasks: seconds without progress (None: Globus decides); whether interruptions cancel."""
-
-    give_up_after: float | None = None
-    cancel_on_interrupt: bool = False
-
+from hibali.config.model import GLOBUS_DEADLINE_SECONDS
 
 LINE_ENDS = (b"\n", b"\r")  # not allowed in paths of a submission
-
-
-def path_in_collection(site: Site, path: str) -> str | None:
-    """Map a path of the site's filesystem to its collection; return None if the collection lacks it.
-
-    `path` is absolute and without `..`, or starts with `~`: the collection's home folder, for sites that only
-    Globus reaches. The longest match in the site's `paths` applies; without `paths`, the paths are identical.
-    """
-    assert site.globus is not None
-    if path == "~" or path.startswith("~/"):
-        return f"/{path}" if site.kind == "globus" else None
-    if not site.globus.paths:
-        return path
-    for site_path, collection_path in sorted(site.globus.paths.items(), key=lambda pair: -len(pair[0])):
-        base = site_path.rstrip("/")
-        if path == base or path.startswith(f"{base}/") or not base:
-            rest = path[len(base) :].strip("/")
-            return f"{collection_path.rstrip('/')}/{rest}" if rest else collection_path
-    return None
-
-
-def identity_of_collection(collection: str, path: str) -> Identity:
-    """Return the identity of a path in the collection (see transfers.planning.overlap)."""
-    return identity_of_keys(f"globus {collection.lower()}", path.encode("utf-8", "surrogateescape"))
-
-
-def identity_at(site: Site, root_path: bytes) -> list[Identity]:
-    """Return the identity of a path in the site's filesystem, if the site's collection contains it."""
-    if site.globus is None:
-        return []
-    path = path_in_collection(site, root_path.decode("utf-8", "surrogateescape"))
-    return [] if path is None else [identity_of_collection(site.globus.collection, path)]
 
 
 def below(root: str, path: bytes) -> str:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from hibali.config.model import Site
-from hibali.config.settings import Settings
 from hibali.errors import UsageError
 from hibali.events import Event, Noted
-from hibali.locations import Location
+from hibali_plugins.globus.paths import CollectionPair
+from transfers.engine.collections import collection_path
 from transfers.engine.endpoints import Endpoints
 from transfers.engine.request import Request
 from transfers.engine.routes import stream
 from transfers.engine.routes.base import Route
 from transfers.history.journal import Recorder
-from transfers.stores.globus.paths import CollectionPair, path_in_collection
 
 _KINDS = frozenset({"ssh", "local", "globus"})
 
@@ -48,7 +47,7 @@ def find_collections(
     reason, subject = _missing_collection(source, target)
     if reason is None and wanted.unsupported:
         reason, subject = f"Globus does not support {wanted.unsupported[0]}", wanted.unsupported[0]
-    paths = _path(source), _path(target)
+    paths = [collection_path(place.site, place.root_path) for place in (source, target)]
     if reason is None and paths[0] is not None and paths[1] is not None:
         assert source.site.globus is not None
         assert target.site.globus is not None
@@ -74,32 +73,9 @@ def _missing_collection(source: CollectionRoot, target: CollectionRoot) -> tuple
         name = place.site.name
         if place.site.kind not in _KINDS or place.site.globus is None:
             return "this site has no Globus collection", name
-        if _path(place) is None:
+        if collection_path(place.site, place.root_path) is None:
             return "the path is outside of the site's collection", name
     return None, ""
-
-
-def _path(place: CollectionRoot) -> str | None:
-    if place.site.globus is None:
-        return None
-    try:
-        return path_in_collection(place.site, place.root_path.decode("utf-8"))
-    except UnicodeDecodeError:
-        return None
-
-
-def with_local_collection(location: Location, settings: Settings) -> Location:
-    """Return the location with this machine's collection, if a local site with a globus table contains it."""
-    if not location.typed_local:
-        return location
-    for site in settings.sites.values():
-        if (
-            site.kind == "local"
-            and site.globus is not None
-            and _path(CollectionRoot(site, location.raw)) is not None
-        ):
-            return replace(location, site=replace(location.site, globus=replace(site.globus, of=site.name)))
-    return location
 
 
 def _unsupported_options(request: Request) -> list[str]:
@@ -137,7 +113,7 @@ def open_route(endpoints: Endpoints, recorder: Recorder) -> Route | None:
         else:
             recorder.on_event(event)
 
-    from transfers.engine.routes.globus import open_globus  # start-up: the SDK of Globus is large
+    from hibali_plugins.globus.route import open_globus  # start-up: the SDK of Globus is large
 
     fallback = stream.open_route(endpoints, recorder)
     return open_globus(request, pair, source, fallback, on_event, endpoints.stack)

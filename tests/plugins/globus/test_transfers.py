@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from hibali_plugins.globus.paths import is_supported_path
 from tests.services.globus import Globus
 from tests.support.globus_sites import GlobusSites, globus_sites
 from tests.support.trees import HOSTILE_NAMES, File, Folder, Link, Tree, read_tree, sha256
-from transfers.stores.globus.paths import is_supported_path
 
 SUPPORTED_NAMES = [name for name in HOSTILE_NAMES if is_supported_path(name) and len(name) < 200]
 

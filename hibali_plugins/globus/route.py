@@ -11,17 +11,17 @@ from itertools import islice
 from hibali.config.model import Site
 from hibali.events import Event, Listener
 from hibali.locations import Location
+from hibali_plugins.globus.clients import open_access
+from hibali_plugins.globus.errors import error_of, fault_of, with_details
+from hibali_plugins.globus.paths import CollectionPair, below, is_supported_path
+from hibali_plugins.globus.requests import Globus
+from hibali_plugins.globus.tasks import BegunTask, End, Sent, Tasks
 from transfers.engine.request import Request
 from transfers.engine.routes.base import Events, Fullness, Route, retrying
 from transfers.history.recorded_digests import DigestCache
 from transfers.model.entry import Entry, Kind, Verification
 from transfers.model.store import Source, Store
 from transfers.model.units import Committed, Item, Problem, Written
-from transfers.stores.globus.clients import open_access
-from transfers.stores.globus.errors import error_of, fault_of, with_details
-from transfers.stores.globus.paths import CollectionPair, below, is_supported_path
-from transfers.stores.globus.requests import Globus
-from transfers.stores.globus.tasks import BegunTask, End, Sent, Tasks
 from transfers.stores.single_file import SingleSource
 
 NEVER_ARRIVED = Problem("never-arrived", "Globus did not write it", retryable=True)

@@ -14,7 +14,7 @@ from globus_sdk.scopes import GCSCollectionScopes, TransferScopes
 from hibali.config.model import Site
 from hibali.errors import AccessError
 from hibali.files import private_folder, state_folder
-from transfers.stores.globus.clients import (
+from hibali_plugins.globus.clients import (
     TRANSFER,
     client_of,
     login_client,
@@ -23,8 +23,8 @@ from transfers.stores.globus.clients import (
     open_access,
     open_tokens,
 )
-from transfers.stores.globus.errors import translated_errors
-from transfers.stores.globus.requests import list_a_little
+from hibali_plugins.globus.errors import translated_errors
+from hibali_plugins.globus.requests import list_a_little
 from transfers.stores.login_protocol import LoginResult, Prompts
 
 _ATTEMPTS = 3  # login, the collection's consent, an institution's further requirement

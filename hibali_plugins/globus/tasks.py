@@ -15,18 +15,18 @@ from hibali.events import Carried, Listener, Noted
 from hibali.ledger import Journal, ledger_folder, now, read_records
 from hibali.retry import growing_intervals, pause
 from hibali.text import counted, path_fields, path_from_fields
-from transfers.stores.globus.errors import fault_of, is_fault, with_details
-from transfers.stores.globus.paths import (
+from hibali_plugins.globus.errors import fault_of, is_fault, with_details
+from hibali_plugins.globus.paths import (
     CHECKSUM,
     CollectionPair,
     Piece,
-    TaskTimeouts,
     below,
     deadline_after,
     label_of,
     transfer_body,
 )
-from transfers.stores.globus.requests import MOST_EVENTS, Document, Globus
+from hibali_plugins.globus.requests import MOST_EVENTS, Document, Globus
+from transfers.engine.request import TaskTimeouts
 
 
 @dataclass(frozen=True, slots=True)

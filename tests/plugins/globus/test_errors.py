@@ -13,8 +13,8 @@ import requests
 from hibali.config.model import GlobusClient, GlobusSettings, Site
 from hibali.errors import HibaliError
 from hibali.keyring_secrets import first_line
-from transfers.stores.globus.clients import merged_scopes, open_access, open_tokens
-from transfers.stores.globus.errors import translated_errors
+from hibali_plugins.globus.clients import merged_scopes, open_access, open_tokens
+from hibali_plugins.globus.errors import translated_errors
 
 ONE, OTHER = (f"{digit * 8}-0000-4000-8000-{'0' * 12}" for digit in "ab")
 TRANSFERS = "transfer.api.globus.org"

@@ -10,7 +10,7 @@ from hibali.config.edit import add_site
 from hibali.config.model import GlobusClient, GlobusSettings
 from hibali.config.settings import Settings, SettingsError, parse_settings
 from hibali.errors import UsageError
-from transfers.stores.globus.paths import path_in_collection
+from transfers.engine.collections import path_in_collection
 
 ONE, OTHER, DATA = (f"{digit * 8}-0000-4000-8000-{'0' * 12}" for digit in "abc")
 PLACE = Path("config.toml")

@@ -1,0 +1,1 @@
+"""Transfers by Globus, and sites that only Globus reaches."""

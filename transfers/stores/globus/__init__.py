@@ -1,1 +1,0 @@
-"""Stores in Globus collections."""
