@@ -5,12 +5,13 @@ A userfile is in one project, whose members can read it, and change it if it is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from hibali.errors import RefusedError, UsageError
 from hibali.text import nearest, printable
-from hibali_plugins.cbrain.portal import OWN_GROUP, Portal
+from hibali_plugins.cbrain.portal import OWN_GROUP
 from hibali_plugins.cbrain.records import Group, Userfile
+from hibali_plugins.cbrain.store import PortalStore
 from transfers.model.entry import Entry
 from transfers.model.sharing import Grant, ListedGrant, Permission, Reach, Sharing
 
@@ -20,10 +21,9 @@ _PREFIX = "project:"
 class ProjectSharing(Sharing):
     """The access to a userfile, or to all userfiles of a folder of a data provider."""
 
-    def __init__(self, portal: Portal, find: Callable[[], Sequence[Userfile]]) -> None:
-        """`find` returns the userfiles of the place, as they are now."""
-        self._portal = portal
-        self._find = find
+    def __init__(self, store: PortalStore) -> None:
+        self._portal = store.portal
+        self._find = store.shared_userfiles
 
     def person(self, text: str) -> str:
         """See Sharing: the name of a project that you are in."""

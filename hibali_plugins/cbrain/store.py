@@ -25,7 +25,6 @@ from transfers.agent.identity import Identity
 from transfers.model.entry import Entry, Kind, Verification
 from transfers.model.facts import Facts, name_problem, unsafe_component
 from transfers.model.identities import identity_of_url
-from transfers.model.sharing import Sharing
 from transfers.model.store import problem_of
 from transfers.model.units import Committed, ListingIncompleteError, Payload, Problem
 from transfers.stores.server.lease import NoLease
@@ -97,14 +96,13 @@ class PortalStore(ServerReader):
         """See Store."""
         return [identity_of_url(self._portal.settings.url, self.root_path)]
 
-    def sharing(self) -> Sharing:
-        """See Store. Raise `RefusedError` for what is no userfile."""
-        from hibali_plugins.cbrain.sharing import ProjectSharing  # start-up: only to share files
+    @property
+    def portal(self) -> Portal:
+        """The portal."""
+        return self._portal
 
-        return ProjectSharing(self._portal, self._shared_userfiles)
-
-    def _shared_userfiles(self) -> Sequence[Userfile]:
-        """Return the userfiles that the root names, as they are now."""
+    def shared_userfiles(self) -> Sequence[Userfile]:
+        """Return the userfiles that the root names, as they are now. Raise `RefusedError` for what is no userfile."""
         place = self._place(self.root_path, fresh=True) if self.root_path else None
         if place is None or not place.name or place.inside:
             raise RefusedError(

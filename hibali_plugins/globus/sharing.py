@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
 from hibali.errors import HibaliError, RefusedError, UsageError
 from hibali.text import printable
-from hibali_plugins.globus.requests import Globus
+from hibali_plugins.globus.store import GlobusStore
 from transfers.model.entry import Entry, Kind
 from transfers.model.sharing import Grant, ListedGrant, Permission, Reach, Sharing
 
@@ -23,14 +22,11 @@ Rule = dict[str, Any]
 class CollectionSharing(Sharing):
     """The access to one folder of a collection; what is below it later is shared, too."""
 
-    def __init__(
-        self, globus: Globus, collection: str, root: str, list_files: Callable[[], Iterator[Entry]]
-    ) -> None:
-        """`root` is the path in the collection; `list_files` lists all below it."""
-        self._globus = globus
-        self._collection = collection
-        self._path = root.rstrip("/") + "/"
-        self._list_files = list_files
+    def __init__(self, store: GlobusStore) -> None:
+        self._globus = store.globus
+        self._collection = store.collection
+        self._path = store.root.rstrip("/") + "/"
+        self._list_files = store.list
 
     def person(self, text: str) -> str:
         """See Sharing: an identity or `group:` by its UUID, `everyone` without a login, or `all-users` of Globus."""

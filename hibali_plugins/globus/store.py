@@ -24,7 +24,6 @@ from transfers.agent.identity import Identity
 from transfers.engine.collections import identity_of_collection, path_in_collection
 from transfers.model.entry import Entry, Kind, Verification
 from transfers.model.facts import Facts, is_own_name, is_partial_name, unsafe_component
-from transfers.model.sharing import Sharing
 from transfers.model.store import read_renamed
 from transfers.model.units import Committed, Item, ListingIncompleteError, Payload, Problem, Unit
 from transfers.stores.s3.credentials import check_endpoint
@@ -263,10 +262,10 @@ class GlobusStore(RequestStore):
         self.root = root
         self.root_path = root_path.encode("utf-8", "surrogateescape")
         self._facts = _facts(https=site.globus.https)
-        self._collection = site.globus.collection
+        self.collection = site.globus.collection
         self._on_event = on_event
         self._access = open_access([site])
-        self._globus = Globus(self._access.transfer(), site, on_event=on_event)
+        self.globus = Globus(self._access.transfer(), site, on_event=on_event)
         self._web: Web | None = None
 
     @property
@@ -274,15 +273,9 @@ class GlobusStore(RequestStore):
         """See Store."""
         return self._facts
 
-    def sharing(self) -> Sharing:
-        """See Store."""
-        from hibali_plugins.globus.sharing import CollectionSharing  # start-up: only to share files
-
-        return CollectionSharing(self._globus, self._collection, self.root, self.list)
-
     def identities(self) -> Sequence[Identity]:
         """See Store."""
-        return [identity_of_collection(self._collection, self.root)]
+        return [identity_of_collection(self.collection, self.root)]
 
     def _path(self, path: bytes) -> str:
         """Return the path in the collection; raise `RefusedError` if it is unsafe or not UTF-8 (S1)."""
@@ -300,7 +293,7 @@ class GlobusStore(RequestStore):
     def stat(self, path: bytes = b"") -> Entry | None:
         """See Store."""
         try:
-            return entry_of(path, self._globus.stat(self._collection, self._path(path)))
+            return entry_of(path, self.globus.stat(self.collection, self._path(path)))
         except NotFoundError:
             return None
         except IncompleteError as problem:
@@ -317,7 +310,7 @@ class GlobusStore(RequestStore):
             yield from list_below(self._page, self.site.name, shallow=shallow)
 
     def _page(self, folder: bytes, offset: int, limit: int) -> dict[str, Any]:
-        return self._globus.page(self._collection, self._path(folder), offset=offset, limit=limit)
+        return self.globus.page(self.collection, self._path(folder), offset=offset, limit=limit)
 
     def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
         """See Store: read over HTTPS; folders and links need no request."""
@@ -365,7 +358,7 @@ class GlobusStore(RequestStore):
                     subject=self.site.name,
                     hint=f"Choose a target with a globus table, or allow reading over HTTPS: set https = true in [sites.{self.site.name}.globus]",
                 )
-            server = str(self._globus.endpoint(self._collection).get("https_server") or "")
+            server = str(self.globus.endpoint(self.collection).get("https_server") or "")
             if not server:
                 raise UsageError(
                     "no-https",
@@ -377,10 +370,10 @@ class GlobusStore(RequestStore):
             check_endpoint(f"{parts.scheme}://{parts.netloc}", self.site.name)
             root = self.root
             if root.startswith("/~"):
-                page = self._globus.page(self._collection, root, offset=0, limit=1)
+                page = self.globus.page(self.collection, root, offset=0, limit=1)
                 root = str(page["absolute_path"])
             base = server.rstrip("/") + quote(root.rstrip("/"), safe="/-_.~") + "/"
-            header = self._access.https_header(self._collection)
+            header = self._access.https_header(self.collection)
             self._web = Web(base, self.site.name, Authorization(lambda _: header))
         return self._web
 
@@ -409,7 +402,7 @@ class GlobusStore(RequestStore):
     def _make(self, path: bytes) -> None:
         """Create one folder, unless it exists."""
         try:
-            self._globus.make_folder(self._collection, self._path(path))
+            self.globus.make_folder(self.collection, self._path(path))
         except HibaliError as problem:
             found = self.stat(path) if problem.code == "in-the-way" else None
             if found is None or found.kind is not Kind.FOLDER:
@@ -417,11 +410,11 @@ class GlobusStore(RequestStore):
 
     def remove(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
         """See Store."""
-        label = label_of("delete", self._collection)
+        label = label_of("delete", self.collection)
         assert self.site.globus is not None
         removing = CollectionRemover(
-            self._globus,
-            self._collection,
+            self.globus,
+            self.collection,
             self.root,
             label,
             self._listed,
@@ -446,11 +439,11 @@ class GlobusStore(RequestStore):
             missing.append(path)
             path = path.rpartition("/")[0]
         for folder in reversed(missing):
-            self._globus.make_folder(self._collection, folder)
+            self.globus.make_folder(self.collection, folder)
 
     def _exists(self, path: str) -> bool:
         try:
-            self._globus.stat(self._collection, path)
+            self.globus.stat(self.collection, path)
         except NotFoundError:
             return False
         return True

@@ -10,6 +10,7 @@ from hibali.errors import NotVerifiedError, UsageError
 from hibali.locations import Location
 from hibali_api.calls import Call, CallOptions, Place, bounded, calling, place_text
 from hibali_plugins.share.links import make_link
+from hibali_plugins.share.presign import Presigned
 from hibali_plugins.share.shares import (
     Outcome,
     Share,
@@ -22,7 +23,6 @@ from hibali_plugins.share.shares import (
     remove_share,
 )
 from transfers.model.sharing import Grant, ListedGrant, Permission
-from transfers.model.store import Presigned
 
 
 class ShareOptions(CallOptions, total=False):

@@ -10,8 +10,10 @@ from hibali.errors import NotFoundError, RefusedError
 from hibali.events import Listener
 from hibali.ledger import Journal, ledger_folder, new_identifier, now, read_records
 from hibali.locations import Location
+from hibali.plugins import find
+from hibali_plugins.share.presign import Presigned
 from transfers.model.entry import Kind
-from transfers.model.store import Presigned, Store
+from transfers.model.store import StoreView
 from transfers.stores.open_store import open_store
 
 
@@ -42,7 +44,8 @@ def make_link(location: Location, seconds: int, on_event: Listener) -> Presigned
         entry = store.stat()
         if entry is None:
             raise NotFoundError("no-such-place", "no file with that name exists", subject=location.text)
-        if not store.can(Store.presign):
+        presign = None if isinstance(store, StoreView) else find("hibali.links", store.facts.kind)
+        if presign is None:
             raise RefusedError(
                 "no-links",
                 f"files at {location.site.name} cannot be shared by a link: only those of S3 can",
@@ -52,7 +55,7 @@ def make_link(location: Location, seconds: int, on_event: Listener) -> Presigned
         if entry.kind is not Kind.FILE:
             message = "a link is to one file, and this is a folder"
             raise RefusedError("not-a-file", message, subject=location.text)
-        link = store.presign(entry, seconds)
+        link: Presigned = presign(store, entry, seconds)
     finally:
         store.close()
     journal = Journal(ledger_folder("links") / f"{new_identifier()}.jsonl")

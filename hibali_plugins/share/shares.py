@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -20,12 +20,13 @@ from hibali.errors import HibaliError, IncompleteError, NotFoundError, RefusedEr
 from hibali.events import Listener
 from hibali.ledger import Journal, ledger_folder, now, read_records
 from hibali.locations import Location, check_writable, read_location
+from hibali.plugins import find
 from hibali.retry import wait_unless_interrupted
 from hibali.text import counted
 from transfers.history.journal import Recorder
 from transfers.model.entry import Entry, Kind
 from transfers.model.sharing import Grant, ListedGrant, OtherView, Permission, Reach, Sharing
-from transfers.model.store import Store
+from transfers.model.store import Store, StoreView
 from transfers.planning.protected_roots import check_read_only_roots
 from transfers.single_files import contents
 from transfers.stores.open_store import open_store
@@ -66,7 +67,8 @@ class _Opened:
     ) -> None:
         self.location = location
         self.store: Store = stack.enter_context(closing(open_store(location, on_event=on_event)))
-        if not self.store.can(Store.sharing):
+        open_sharing = _sharing_at(self.store)
+        if open_sharing is None:
             raise RefusedError(
                 "no-shares",
                 f"hibali cannot give others access to files at {location.site.name}",
@@ -81,7 +83,7 @@ class _Opened:
         if found.kind not in {Kind.FILE, Kind.FOLDER}:
             raise RefusedError("not-shared", "only files and folders are shared", subject=location.text)
         self.entry: Entry = found
-        self.sharing: Sharing = self.store.sharing()
+        self.sharing: Sharing = open_sharing(self.store)
 
     def check_changeable(self, on_event: Listener) -> None:
         """Raise `RefusedError` if the place is in a read-only root: its permissions are changed."""
@@ -266,7 +268,16 @@ def _can_read(own: Location, other: Location, path: bytes, on_event: Listener) -
 
 
 def _view_of(store: Store) -> OtherView | None:
-    return store.sharing().view() if store.can(Store.sharing) else None
+    open_sharing = _sharing_at(store)
+    return None if open_sharing is None else open_sharing(store).view()
+
+
+def _sharing_at(store: Store) -> Callable[[Store], Sharing] | None:
+    """Return what opens the access of other people to a store of this kind; None if it cannot be shared."""
+    found: Callable[[Store], Sharing] | None = (
+        None if isinstance(store, StoreView) else find("hibali.sharing", store.facts.kind)
+    )
+    return found
 
 
 def _beginning(location: Location, on_event: Listener) -> bytes:

@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import NoReturn, TypeVar
 
 from hibali.errors import HibaliError, IncompleteError, RefusedError
@@ -17,7 +16,6 @@ from transfers.agent.identity import Identity
 from transfers.agent.protocol import Frame
 from transfers.model.entry import Entry
 from transfers.model.facts import Facts
-from transfers.model.sharing import Sharing
 from transfers.model.units import Adjustment, Committed, Item, Payload, Problem, Space, Tail, Unit, Written
 
 IN_FLIGHT_BYTES = 64 * 1024 * 1024  # at a server of single requests: several parts, or two whole objects
@@ -219,18 +217,6 @@ class Source(Side):
     def several_channels(self) -> bool:
         """Whether further connections are open or being opened."""
         return False
-
-
-@dataclass(frozen=True, slots=True)
-class Presigned:
-    """A link to a file: the `url` is secret, because it is all that is needed; `proven` if the file was read with it alone."""
-
-    url: str
-    ends: datetime
-    proven: bool
-
-    def __repr__(self) -> str:
-        return f"Presigned(ends={self.ends})"
 
 
 class Store(Source):
@@ -485,17 +471,6 @@ class Store(Source):
         """
         del written
         self._refuse("receive files that a third party writes")
-
-    def presign(self, entry: Entry, seconds: int) -> Presigned:
-        """Return a link with which anyone can read a file until it ends."""
-        del entry, seconds
-        self._refuse("give links to files")
-
-    def sharing(self) -> Sharing:
-        """Return the access of other people to the root."""
-        self._refuse("give others access to files")
-
-    # Parts of files, and small files with one request each
 
     def digest_ranges(
         self, ranges: Iterable[tuple[Entry, int, int]]

@@ -22,7 +22,6 @@ from transfers.agent.protocol import LEASE_SECONDS, RUNNING
 from transfers.model.entry import Entry, Verification
 from transfers.model.facts import Facts
 from transfers.model.leases import this_client
-from transfers.model.sharing import Sharing
 from transfers.model.store import Lock, RootIdentity, Store
 from transfers.model.units import (
     PACK_BYTES,
@@ -229,11 +228,10 @@ class PosixStore(Store):
         values = {"path": protocol.text_of(path), "attributes": self._attributes}
         return one_entry(self._connection.request("lstat", **values), self._connection)
 
-    def sharing(self) -> Sharing:
-        """See Store."""
-        from transfers.stores.agent_sharing import AgentSharing  # start-up: only to share files
-
-        return AgentSharing(self._connection, self.root_path)
+    @property
+    def connection(self) -> Connection:
+        """The first connection."""
+        return self._connection
 
     def root_identity(self) -> RootIdentity | None:
         """See Store."""

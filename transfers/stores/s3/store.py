@@ -21,21 +21,17 @@ from transfers.agent.protocol import LEASE_SECONDS
 from transfers.model.entry import Entry, Kind, Verification, weakest
 from transfers.model.facts import Facts, is_own_name, name_problem, unsafe_component
 from transfers.model.identities import identity_of_bucket
-from transfers.model.sharing import Sharing
-from transfers.model.store import Origin, Presigned, SmallFiles, Store
+from transfers.model.store import Origin, SmallFiles, Store
 from transfers.model.units import PACK_BYTES, Committed, Item, Payload, Problem
 from transfers.stores.s3 import removing
 from transfers.stores.s3.bulk import Bulk
 from transfers.stores.s3.copying import BackupCopier, Copying, From, patient
 from transfers.stores.s3.listing import is_archived, pages
 from transfers.stores.s3.multipart import Uploads
-from transfers.stores.s3.policy import BucketSharing
-from transfers.stores.s3.presign import presign_object
 from transfers.stores.s3.probe import ServerSupport, facts_of, probe_server, recall, remember
 from transfers.stores.s3.records import Records
 from transfers.stores.s3.removing import ObjectRemover
 from transfers.stores.s3.requests import CONNECTIONS, Requests
-from transfers.stores.s3.swift_acl import ContainerSharing
 from transfers.stores.s3.writing import ExpectedObjects, S3Writer, WriteTarget
 from transfers.stores.server.keys import Cache, HidingFiles, Listed, Unlisted, in_order, time_of
 from transfers.stores.server.lease import NoLease
@@ -188,7 +184,7 @@ class S3Store(RequestStore):
         self._exact = exact
         self._on_event = on_event
         self._lease = lease
-        self._swift = swift
+        self.swift = swift
         self._cache = Cache(site, requests.endpoint.url, requests.bucket, root)
         self._uploads = Uploads(site, requests.endpoint.url, requests.bucket, root)
         self._records = Records(requests, self._pool, self._cache, self._uploads, root)
@@ -282,17 +278,6 @@ class S3Store(RequestStore):
         for page in pages(self.requests, key + b"/" if key else b"", at_most=1):
             return Entry(path, Kind.FOLDER) if page or not key else None
         return None
-
-    def presign(self, entry: Entry, seconds: int) -> Presigned:
-        """See Store."""
-        key = self._key(entry.path) if entry.path else self.root_path
-        return presign_object(self.requests, key, entry, seconds)
-
-    def sharing(self) -> Sharing:
-        """See Store."""
-        if self._swift is not None:
-            return ContainerSharing(self.requests, self._swift, self.root_path)
-        return BucketSharing(self.requests, self.root_path)
 
     def _weaken(self, entry: Entry) -> None:
         if entry.digest is None:

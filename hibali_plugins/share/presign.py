@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
 from hibali.errors import AccessError, UsageError
 from hibali.text import printable
 from transfers.model.entry import Entry
-from transfers.model.store import Presigned
 from transfers.stores.s3.requests import Requests
 
+if TYPE_CHECKING:
+    from transfers.stores.s3.store import S3Store
+
 LONGEST_SECONDS = 7 * 86400  # of such a signature
+
+
+@dataclass(frozen=True, slots=True)
+class Presigned:
+    """A link to a file: the `url` is secret, because it is all that is needed; `proven` if the file was read with it alone."""
+
+    url: str
+    ends: datetime
+    proven: bool
+
+    def __repr__(self) -> str:
+        return f"Presigned(ends={self.ends})"
+
+
+def presign(store: S3Store, entry: Entry, seconds: int) -> Presigned:
+    """Return a link to the root of a store, which is a file: see `presign_object`."""
+    return presign_object(store.requests, store.root_path, entry, seconds)
 
 
 def presign_object(requests: Requests, key: bytes, entry: Entry, seconds: int) -> Presigned:

@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 
 from hibali.config.model import S3Settings
 from hibali.errors import AccessError, TryLaterError
-from transfers.model.entry import Entry, Kind
-from transfers.model.sharing import Grant, Permission
-from transfers.stores.s3 import swift_acl
-from transfers.stores.s3.swift_acl import (
+from hibali_plugins.share import swift_acl
+from hibali_plugins.share.swift_acl import (
     ContainerSharing,
     SwiftContainers,
     people_in,
     with_person,
     without_person,
 )
+from transfers.model.entry import Entry, Kind
+from transfers.model.sharing import Grant, Permission
 
 PEOPLE = ("p1:anna", "p1:*", "everyone")
 elements = st.lists(

@@ -11,7 +11,7 @@ from transfers.agent import protocol
 from transfers.model.entry import Entry
 from transfers.model.sharing import Grant, ListedGrant, Permission, Reach, Sharing
 from transfers.model.units import problem_from
-from transfers.remote.connection import Connection
+from transfers.stores.agent_store import PosixStore
 
 _PERSON = re.compile(r"(?:(user|group):)?([A-Za-z0-9_][A-Za-z0-9_.@\\+-]{0,255})")
 
@@ -19,9 +19,9 @@ _PERSON = re.compile(r"(?:(user|group):)?([A-Za-z0-9_][A-Za-z0-9_.@\\+-]{0,255})
 class AgentSharing(Sharing):
     """The access to a file or folder at an absolute path."""
 
-    def __init__(self, connection: Connection, path: bytes) -> None:
-        self._connection = connection
-        self._path = path
+    def __init__(self, store: PosixStore) -> None:
+        self._connection = store.connection
+        self._path = store.root_path
 
     def person(self, text: str) -> str:
         """See Sharing; a name alone is an account's."""

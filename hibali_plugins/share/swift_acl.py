@@ -25,10 +25,11 @@ from hibali.http.errors import MAX_ERROR_BYTES, is_failing
 from hibali.http.rest import Call, RestClient
 from hibali.subprocesses import credentials_from
 from hibali.text import printable
+from hibali_plugins.share.bucket_policy import EVERYONE, BucketSharing, count_objects
 from transfers.model.entry import Entry, Kind
 from transfers.model.sharing import Grant, ListedGrant, OtherView, Permission, Reach, Sharing
-from transfers.stores.s3.policy import EVERYONE, count_objects
 from transfers.stores.s3.requests import Requests
+from transfers.stores.s3.store import S3Store
 
 _PUBLIC = (".r:*", ".rlistings")  # to read, and to list
 _PERSON = re.compile(r"(?!\.)[A-Za-z0-9_.@-]+:([A-Za-z0-9_.@-]+|\*)")
@@ -162,6 +163,13 @@ class _ContainerView(OtherView):
     def beginning(self, path: bytes, most: int) -> bytes:
         """See OtherView."""
         return self._containers.beginning(self._prefix + path, most)
+
+
+def sharing_of_bucket(store: S3Store) -> Sharing:
+    """Return the access to a bucket of S3, or of Swift, whose S3 interface has no policies."""
+    if store.swift is not None:
+        return ContainerSharing(store.requests, store.swift, store.root_path)
+    return BucketSharing(store.requests, store.root_path)
 
 
 class ContainerSharing(Sharing):

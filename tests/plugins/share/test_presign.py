@@ -10,9 +10,9 @@ import pytest
 
 from hibali.errors import AccessError
 from hibali.http.client import Response
+from hibali_plugins.share.presign import presign_object
 from transfers.model.entry import Entry, Kind
 from transfers.stores.s3.credentials import Credentials, Endpoint
-from transfers.stores.s3.presign import presign_object
 
 FILE = Entry(b"f", Kind.FILE, 5)
 

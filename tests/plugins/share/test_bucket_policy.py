@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hibali.errors import RefusedError
-from transfers.model.sharing import Grant, ListedGrant, Permission
-from transfers.stores.s3.policy import (
+from hibali_plugins.share.bucket_policy import (
     BucketSharing,
     Policy,
     people_in,
@@ -20,6 +19,7 @@ from transfers.stores.s3.policy import (
     with_grant,
     without_person,
 )
+from transfers.model.sharing import Grant, ListedGrant, Permission
 
 ANNA = "arn:aws:iam::123456789012:user/anna"
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="*?$"), min_size=1, max_size=12)
