@@ -163,7 +163,7 @@ def remove_command() -> None:
 )
 @click.argument("words", nargs=-1, required=True)
 def search_command() -> None:
-    """Search pipelines; the best match is first, at Zenodo the one with most downloads.
+    """Search pipelines; the best match is first.
 
     All WORDS must occur in the name, title, tags, description or inputs. A word that occurs nowhere is replaced by the most
     similar word that does.

@@ -191,7 +191,7 @@ zenodo_options = AddedOptions(
         click.Option(
             ["--zenodo"],
             is_flag=True,
-            help="Search the descriptors at Zenodo; add one with `pipelines add zenodo.NUMBER`.",
+            help="Search the descriptors at Zenodo, those with most downloads first; add one with `pipelines add zenodo.NUMBER`.",
         ),
         click.Option(["--sandbox"], is_flag=True, help="With --zenodo: at sandbox.zenodo.org."),
     ),

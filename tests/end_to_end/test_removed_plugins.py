@@ -115,6 +115,25 @@ def test_a_removed_plugin_leaves_no_trace(folder: str, whole: dict[str, Any], tm
         assert set(whole[found]) - set(left[found]) == names_in(removed, group), group
 
 
+def test_help_without_any_plugin_names_no_command_or_option_of_one(
+    whole: dict[str, Any], tmp_path: Path
+) -> None:
+    left = offers(tree_without(tmp_path, FOLDERS))
+    declarations = re.compile(r"^ +(?:-\w, )?(--[a-z][a-z-]+)(?: / (--[a-z][a-z-]+))?", re.MULTILINE)
+    options = {
+        name: {
+            each for text in found["help"].values() for pair in declarations.findall(text) for each in pair
+        }
+        for name, found in (("whole", whole), ("left", left))
+    }
+    removed = (options["whole"] - options["left"]) | (set(whole["commands"]) - set(left["commands"]))
+    assert {"--each-participant", "--zenodo", "hibali schedule"} <= removed
+    named = re.compile(rf"(?<![\w-])(?:{'|'.join(map(re.escape, sorted(removed)))})(?![\w-])")
+    found = {path: named.findall(" ".join(text.split())) for path, text in left["help"].items()}
+    assert {path: names for path, names in found.items() if names} == {}
+    assert "Zenodo" not in left["help"]["hibali pipelines search"]
+
+
 def record_run(folder: Path, service: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HIBALI_STATE", str(folder / "HIBALI_STATE"))
