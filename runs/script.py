@@ -149,7 +149,7 @@ exit "$code"
 """
 
 
-# Some schedulers start a job regardless of the results of its dependencies (runs.schedulers.sge, oar, direct): their ids are then in
+# Some schedulers start a job regardless of the results of its dependencies (Grid Engine, OAR, `direct`): their ids are then in
 # HIBALI_AFTER or the third argument, and the job checks their records in the folders next to its run's: for a job array, those of
 # all its tasks. A shared filesystem may show them late.
 CHECK_EARLIER_JOBS = r"""

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hibali.errors import HibaliError, TryLaterError, UsageError
-from hibali.plugins import built_in_names
+from hibali.plugins import built_in_names, load
 from runs.schedulers.base import (
     Job,
     NotSubmitted,
@@ -421,8 +421,7 @@ def test_jobs_get_a_warning_signal_before_their_time_limit() -> None:
 
 
 def test_shortened_job_names_stay_unique() -> None:
-    from runs.schedulers import pbs, sge
-
+    pbs, sge = (load("runs.schedulers", name) for name in ("pbs", "sge"))
     assert sge.job_name(RUN) == f"hibali-{RUN}"
     names = {
         pbs.job_name(run)

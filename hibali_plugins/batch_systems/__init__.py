@@ -1,0 +1,1 @@
+"""Batch systems beside Slurm: LSF, OAR, PBS and SGE."""
