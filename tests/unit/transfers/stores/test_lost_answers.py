@@ -19,7 +19,6 @@ from hibali.locations import Location
 from hibali_plugins.globus.errors import explain
 from tests.services.processes import free_port
 from tests.support.scripted_server import ScriptedServer
-from transfers.stores.fsspec.errors import error_for
 from transfers.stores.s3 import requests
 from transfers.stores.s3.kind import open_store
 from transfers.stores.s3.store import S3Store
@@ -62,19 +61,6 @@ def test_an_answer_that_broke_off_is_not_an_unreachable_server(
                 act()
             assert (caught.value.code, caught.value.transient) == ("connection-lost", True), word
             assert "before the server's answer was complete" in caught.value.message
-
-
-class ClientPayloadError(Exception):
-    """As aiohttp raises it."""
-
-
-class IncompleteReadError(Exception):
-    """As botocore raises it."""
-
-
-@pytest.mark.parametrize("kind", [ClientPayloadError, IncompleteReadError])
-def test_an_answer_that_broke_off_is_named_at_filesystems_of_fsspec(kind: type[Exception]) -> None:
-    assert error_for(kind("x"), "lake").code == "connection-lost"
 
 
 def test_a_proxy_that_cannot_be_reached_is_named(

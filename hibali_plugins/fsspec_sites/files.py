@@ -21,13 +21,13 @@ from hibali.http.errors import too_slow
 from hibali.retry import with_retries
 from hibali.system_errors import message_of
 from hibali.text import printable
+from hibali_plugins.fsspec_sites.errors import error_for
+from hibali_plugins.fsspec_sites.options import options_of
+from hibali_plugins.fsspec_sites.protocols import known_protocol
+from hibali_plugins.fsspec_sites.webhdfs import check_answers
 from transfers.agent.identity import Identity, identify, this_machine
 from transfers.model.entry import Kind
 from transfers.model.identities import AMAZON, identity_of_bucket, identity_of_keys
-from transfers.stores.fsspec.errors import error_for
-from transfers.stores.fsspec.options import options_of
-from transfers.stores.fsspec.protocols import known_protocol
-from transfers.stores.fsspec.webhdfs import check_answers
 from transfers.stores.server.files import LIST_SECONDS, Exclusive, Upload
 from transfers.stores.server.filesystem import Filesystem
 from transfers.stores.server.records import Found

@@ -10,7 +10,7 @@ from typing import Any
 from hibali.errors import AccessError
 from hibali.keyring_secrets import keyring_secret
 from hibali.subprocesses import credentials_from, hidden_variable, remember_secret
-from transfers.stores.fsspec.settings import FsspecSettings
+from hibali_plugins.fsspec_sites.settings import FsspecSettings
 
 _MOST_OPTIONS = 100
 

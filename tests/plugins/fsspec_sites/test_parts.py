@@ -18,13 +18,13 @@ from fsspec.implementations.local import LocalFileSystem
 from hibali.config.settings import SettingsError, load_sites, parse_settings
 from hibali.errors import AccessError, HibaliError, RefusedError, TryLaterError, UsageError
 from hibali.locations import read_location
+from hibali_plugins.fsspec_sites.errors import error_for
+from hibali_plugins.fsspec_sites.files import FsspecFiles, found_of, time_of
+from hibali_plugins.fsspec_sites.options import options_of, read_options
+from hibali_plugins.fsspec_sites.settings import FsspecSettings
 from tests.support.payloads import put
 from transfers.model.entry import Kind, Verification
 from transfers.model.store import Store
-from transfers.stores.fsspec.errors import error_for
-from transfers.stores.fsspec.files import FsspecFiles, found_of, time_of
-from transfers.stores.fsspec.options import options_of, read_options
-from transfers.stores.fsspec.settings import FsspecSettings
 from transfers.stores.open_store import open_store
 from transfers.stores.server.files import Exclusive, Files, Put
 from transfers.stores.server.filesystem import probe_filesystem
@@ -284,8 +284,21 @@ def test_options_of_no_filesystem_are_an_error_without_values(hibali_home: Any) 
 
 
 def test_puts_are_declared_for_each_known_protocol() -> None:
-    from transfers.stores.fsspec.protocols import known_protocol
+    from hibali_plugins.fsspec_sites.protocols import known_protocol
 
     assert {known_protocol(word).put for word in ("gs", "abfs", "s3")} == {Put.STREAMED}
     assert known_protocol("webhdfs").put is Put.RENAMED
     assert known_protocol("anything").put is Put.UNKNOWN
+
+
+class ClientPayloadError(Exception):
+    """As aiohttp raises it."""
+
+
+class IncompleteReadError(Exception):
+    """As botocore raises it."""
+
+
+@pytest.mark.parametrize("kind", [ClientPayloadError, IncompleteReadError])
+def test_an_answer_that_broke_off_is_named(kind: type[Exception]) -> None:
+    assert error_for(kind("x"), "lake").code == "connection-lost"

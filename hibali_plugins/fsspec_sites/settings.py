@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from hibali.config.model import is_loopback_host
 from hibali.config.schema import Note, argv, flag, line, setting, strings, table
-from transfers.stores.fsspec.protocols import REFUSED, known_protocol
+from hibali_plugins.fsspec_sites.protocols import REFUSED, known_protocol
 
 _PROTOCOL = re.compile(r"[a-z][a-z0-9_+.-]*")
 _OPTION = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

@@ -9,8 +9,8 @@ from urllib.parse import quote
 import fsspec
 import pytest
 
+from hibali_plugins.fsspec_sites.webhdfs import check_answers, with_path_of
 from tests.services.serving import serve_in_thread
-from transfers.stores.fsspec.webhdfs import check_answers, with_path_of
 
 _DECOMPOSED, _COMPOSED = "cafe\u0301", "caf\u00e9"
 _NODE = "http://node:50075/webhdfs/v1"

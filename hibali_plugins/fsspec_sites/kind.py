@@ -11,7 +11,7 @@ from hibali.config.kinds import SiteOption, StoreKind, credentials_option
 from hibali.config.model import Site
 from hibali.errors import NotFoundError
 from hibali.events import Listener, ignore
-from transfers.stores.fsspec.settings import FsspecSettings
+from hibali_plugins.fsspec_sites.settings import FsspecSettings
 
 if TYPE_CHECKING:
     from hibali.locations import Location
@@ -41,7 +41,7 @@ KIND = StoreKind(
 
 def open_store(location: Location, *, on_event: Listener = ignore) -> ServerStore:
     """Return the store of a folder; a filesystem is probed once, at a check or the first write."""
-    from transfers.stores.fsspec.files import open_files  # start-up: config.toml is read with this module
+    from hibali_plugins.fsspec_sites.files import open_files  # start-up: config.toml is read with this module
     from transfers.stores.server.store import ServerStore  # start-up: as above
 
     site = location.site
@@ -61,7 +61,7 @@ def check(site: Site, facts: dict[str, str | int | bool], *, on_event: Listener 
 
     Writes small files below the site's URL and removes them.
     """
-    from transfers.stores.fsspec.files import open_files  # start-up: config.toml is read with this module
+    from hibali_plugins.fsspec_sites.files import open_files  # start-up: config.toml is read with this module
     from transfers.stores.server.probe import add_facts  # start-up: as above
     from transfers.stores.server.store import ServerStore  # start-up: as above
 
