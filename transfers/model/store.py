@@ -472,6 +472,8 @@ class Store(Source):
         del written
         self._refuse("receive files that a third party writes")
 
+    # Parts of files, and small files with one request each
+
     def digest_ranges(
         self, ranges: Iterable[tuple[Entry, int, int]]
     ) -> Iterator[tuple[tuple[Entry, int, int], str | None, Problem | None]]:
