@@ -94,6 +94,13 @@ def find(group: str, name: str) -> Any | None:
         ) from problem
 
 
+def not_installed(feature: str, subject: str) -> UsageError:
+    """Return the error for a feature whose folder is not there."""
+    return UsageError(
+        "usage", f"this hibali has no {feature}", subject=subject, hint="Install all of hibali."
+    )
+
+
 def names_of(group: str) -> list[str]:
     """Return the names that plugins and installed packages have in a group, sorted."""
     return sorted({*_folders().get(group, {}), *_installed().get(group, {})})

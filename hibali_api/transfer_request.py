@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hibali.config.settings import Settings
-from hibali.errors import UsageError
 from hibali.locations import Location, read_key, read_location, read_target
 from hibali.options import defaults_of, document
+from hibali.plugins import not_installed
 from hibali_api import transfer_options as declared
 from hibali_api.calls import CallOptions, Place, place_text
 from transfers.engine.collections import with_local_collection
@@ -163,9 +163,7 @@ def _features(
     features = feature_options(values, settings, ends)
     for name in ("pack", "nodes"):
         if values.get(name):
-            raise UsageError(
-                "usage", f"this hibali has no {name}", subject=name, hint="Install all of hibali."
-            )
+            raise not_installed(name, name)
     return features
 
 

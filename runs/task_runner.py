@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from hibali.errors import UsageError
-from hibali.plugins import find
+from hibali.plugins import find, not_installed
 from runs.model import Pilot
 from runs.prepare import Prepared
 from runs.request import Request
@@ -43,7 +42,5 @@ def load_task_runner() -> TaskRunner:
     """Return what runs pilots. Raises `UsageError` if it is not installed."""
     found: TaskRunner | None = find("hibali.task_runners", "pilot")
     if found is None:
-        raise UsageError(
-            "usage", "this hibali has no pilots", subject="--pilot", hint="Install all of hibali."
-        )
+        raise not_installed("pilots", "--pilot")
     return found

@@ -15,7 +15,7 @@ from hibali.errors import HibaliError, NotFoundError, RefusedError, RunFailedErr
 from hibali.events import Listener, Noted
 from hibali.ledger import new_identifier
 from hibali.locations import read_target
-from hibali.plugins import find
+from hibali.plugins import find, not_installed
 from hibali.text import as_bytes, counted
 from hibali_cli.handlers.descriptors import find_pipeline
 from hibali_cli.handlers.run_sites import fetch_usage, run_site, update_runs
@@ -392,9 +392,7 @@ def _run_records() -> Any:
     """Return what records runs in datasets. Raises `UsageError` without datasets."""
     found = find("hibali.run_records", "datasets")
     if found is None:
-        raise UsageError(
-            "usage", "this hibali has no datasets", subject="--dataset", hint="Install all of hibali."
-        )
+        raise not_installed("datasets", "--dataset")
     return found
 
 

@@ -30,12 +30,7 @@ class Presigned:
 
 
 def presign(store: S3Store, entry: Entry, seconds: int) -> Presigned:
-    """Return a link to the root of a store, which is a file: see `presign_object`."""
-    return presign_object(store.requests, store.root_path, entry, seconds)
-
-
-def presign_object(requests: Requests, key: bytes, entry: Entry, seconds: int) -> Presigned:
-    """Return a link to an object, after it was read with nothing but the link.
+    """Return a link to the root of a store, which is an object, after it was read with nothing but the link.
 
     Raises:
         UsageError: The time is longer than S3 allows.
@@ -45,6 +40,7 @@ def presign_object(requests: Requests, key: bytes, entry: Entry, seconds: int) -
     from botocore.awsrequest import AWSRequest
     from botocore.credentials import Credentials as Keys
 
+    requests, key = store.requests, store.root_path
     subject = f"{requests.subject}/{printable(key)}"
     if not 0 < seconds <= LONGEST_SECONDS:
         message = "links to objects can be valid for 1 second to 7 days"

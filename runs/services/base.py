@@ -304,7 +304,7 @@ class ServiceHost:
 
 
 class HasService(Protocol):
-    """A `RemoteHost` that stands for a job service: `ServiceHost`, or a machine whose files a service serves, too."""
+    """A `RemoteHost` with the job service of its site: `ServiceHost`, or a machine whose files the service has, too."""
 
     @property
     def service(self) -> JobService:
@@ -315,7 +315,7 @@ class HasService(Protocol):
 
 
 def service_of(host: RemoteHost) -> JobService:
-    """Return the service that a host stands for."""
+    """Return the job service of a host."""
     return cast("HasService", host).service
 
 

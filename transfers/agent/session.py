@@ -248,7 +248,8 @@ class Session(object):
     def _unlock(self, header: Dict[str, Any]) -> None:
         """Release the lock; `clean`: nothing else was left, `fresh`: there was no journal before.
 
-        The journal stays for partial files that were listed and not purged: the client may have been interrupted while it read the list. With `check`, raise `LostLeaseError` if it was lost. The journal is removed if nothing else can be left.
+        With `check`, raise `LostLeaseError` if it was lost. The journal is removed if nothing else can be left. It stays for partial
+        files that were listed and not purged: the client may have been interrupted while it read the list.
         """
         self._end_third_party()
         if self._lease is not None:

@@ -41,14 +41,14 @@ class FirecrestFiles(OperationFiles):
 
     def __init__(self, client: FirecrestClient) -> None:
         super().__init__(client, f"{client.settings.url}/{client.settings.system}")
-        self._client = client
+        self.client = client
         self._places: dict[str, str] = {}
         self._account: tuple[str, int] | None = None
         self._staged = StagedFiles(client, self._download_link)
 
     def _filesystems(self) -> dict[str, str]:
         if not self._places:
-            self._places = self._client.filesystems()
+            self._places = self.client.filesystems()
         return self._places
 
     def places(self) -> dict[str, str]:
@@ -57,8 +57,8 @@ class FirecrestFiles(OperationFiles):
 
     def home(self) -> bytes:
         """See MachineFiles: that of the settings, or the account's folder in the filesystem of users, else of work folders."""
-        if self._client.settings.home is not None:
-            return self._client.settings.home.encode("utf-8", "surrogateescape")
+        if self.client.settings.home is not None:
+            return self.client.settings.home.encode("utf-8", "surrogateescape")
         places = self._filesystems()
         above = places.get("users") or places.get("")
         if above is None:
@@ -75,7 +75,7 @@ class FirecrestFiles(OperationFiles):
 
     def _who(self) -> tuple[str, int]:
         if self._account is None:
-            self._account = self._client.user()
+            self._account = self.client.user()
         return self._account
 
     def variable(self, name: str) -> bytes | None:
@@ -94,9 +94,9 @@ class FirecrestFiles(OperationFiles):
         result = self.own_folder() + b"/" + self.temporary_name()
         try:
             self._run_job(f"sha256sum <{quoted_path(path)}", "computes the sha256", result)
-            digest = self._client.download(result)[:64].decode("ascii", "replace")
+            digest = self.client.download(result)[:64].decode("ascii", "replace")
         finally:
-            self._client.remove(result)
+            self.client.remove(result)
         if not re.fullmatch(r"[0-9a-f]{64}", digest):
             raise IncompleteError(
                 "no-digest", "the site computed no sha256", subject=f"{self.subject}:{printable(path)}"
@@ -105,7 +105,7 @@ class FirecrestFiles(OperationFiles):
 
     def _run_job(self, command: str, what: str, out: bytes = b"/dev/null") -> None:
         """Run a line of sh as a job of hibali's own, and wait for its end."""
-        job = self._client.submit(
+        job = self.client.submit(
             {
                 "name": "hibali-files",
                 "workingDirectory": self.own_folder().decode("utf-8", "surrogateescape"),
@@ -114,7 +114,7 @@ class FirecrestFiles(OperationFiles):
                 "script": f"#!/bin/sh\n{command}\n",
             }
         )
-        wait_for_job(self._client, job, what)
+        wait_for_job(self.client, job, what)
 
     def _move_folder(self, path: bytes, to: bytes) -> None:
         """See OperationFiles."""
@@ -128,7 +128,7 @@ class FirecrestFiles(OperationFiles):
         """Move or copy by a job of the service; by one of hibali's own where the service would change the names (HTML escapes)."""
         both = (source + target).decode("utf-8", "surrogateescape")
         if html.escape(both) == both:
-            wait_for_job(self._client, self._client.begin_change(action, source, target), what)
+            wait_for_job(self.client, self.client.begin_change(action, source, target), what)
         else:
             self._run_job(f"{command} -- {quoted_path(source)} {quoted_path(target)}", what)
 
@@ -138,7 +138,7 @@ class FirecrestFiles(OperationFiles):
             return path
         self._check_plain(link)
         self.own_folder()
-        self._client.symlink(path, link)
+        self.client.symlink(path, link)
         return link
 
     def _download_link(self, path: bytes) -> tuple[bytes, bytes]:
@@ -176,12 +176,12 @@ class FirecrestFiles(OperationFiles):
     def drop_parts(self, path: bytes, part_folders: Sequence[bytes]) -> None:
         """See Files."""
         del part_folders
-        forget_upload(self._client, path)
+        forget_upload(self.client, path)
         self._drop_upload_link(path)
 
     def _drop_upload_link(self, path: bytes) -> None:
         if not is_plain(path.rpartition(b"/")[0]):
-            self._client.remove(self._upload_link(path))
+            self.client.remove(self._upload_link(path))
 
     def _large_upload(self, path: bytes, size: int, part_folders: Sequence[bytes]) -> Upload:
         """See OperationFiles."""
@@ -194,4 +194,4 @@ class FirecrestFiles(OperationFiles):
             self.finish_upload(partial, path, size, digest)
             self._drop_upload_link(path)
 
-        return PartsUpload(self._client, target, finish)
+        return PartsUpload(self.client, target, finish)

@@ -10,11 +10,10 @@ from dataclasses import replace
 
 from hibali.config.model import Site
 from hibali.events import Listener, ignore
-from hibali.http.rest import REQUESTS
-from hibali.request_limits import request_limit
 from hibali.text import printable
 from hibali_plugins.facilities.firecrest.client import FirecrestClient
 from hibali_plugins.facilities.firecrest.files import FirecrestFiles
+from hibali_plugins.facilities.firecrest.kind import FACILITY
 from hibali_plugins.facilities.script_jobs import (
     ScriptJobs,
     ServiceMachine,
@@ -33,8 +32,8 @@ class FirecrestJobs(ScriptJobs):
     facts = ServiceFacts(settling_seconds=60.0)
     _client: FirecrestClient
 
-    def __init__(self, client: FirecrestClient) -> None:
-        self._client = client
+    def __init__(self, files: FirecrestFiles) -> None:
+        self._client = files.client
 
     def find(self, mark: str, since: str) -> str | None:
         """See JobService."""
@@ -87,5 +86,5 @@ SYSTEM = FirecrestScheduler()
 
 def open_host(site: Site, on_event: Listener = ignore) -> ServiceMachine:
     """Connect to the service of a site."""
-    client = FirecrestClient(site.own, site.name, request_limit(site, requests=REQUESTS), on_event)
-    return ServiceMachine(FirecrestFiles(client), FirecrestJobs(client), site.name)
+    files = FACILITY.open_files(site, on_event)
+    return ServiceMachine(files, FirecrestJobs(files), site.name)

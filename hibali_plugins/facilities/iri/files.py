@@ -35,7 +35,7 @@ class IriFiles(OperationFiles):
 
     def __init__(self, client: IriClient) -> None:
         super().__init__(client, f"{client.settings.url}/{client.settings.filesystem or ''}")
-        self._client = client
+        self.client = client
         self._locations: dict[str, str] | None = None
         self._user: str | None = None
         self._owner: int | None = None
@@ -43,17 +43,17 @@ class IriFiles(OperationFiles):
 
     def resources(self) -> dict[str, str]:
         """Return the ids of the resources that are used, by their purpose."""
-        return {purpose: self._client.resource(purpose) for purpose in ("compute", "filesystem")}
+        return {purpose: self.client.resource(purpose) for purpose in ("compute", "filesystem")}
 
     def places(self) -> dict[str, str]:
         """Return the account's folder of each kind, where the API tells them."""
         if self._locations is None:
-            self._locations = self._client.locations()
+            self._locations = self.client.locations()
         return self._locations
 
     def home(self) -> bytes:
         """See MachineFiles."""
-        home = self._client.settings.home or self.places().get("home")
+        home = self.client.settings.home or self.places().get("home")
         if home is None:
             raise home_unknown(self.subject, "iri")
         return home.rstrip("/").encode("utf-8", "surrogateescape")
@@ -66,13 +66,13 @@ class IriFiles(OperationFiles):
     def user(self) -> str:
         """See MachineFiles."""
         if self._user is None:
-            self._user = self._client.user()
+            self._user = self.client.user()
         return self._user
 
     def owner(self) -> int:
         """See OperationFiles: that of the home folder."""
         if self._owner is None:
-            found = self._client.stat(self.home(), follow=True)
+            found = self.client.stat(self.home(), follow=True)
             if found is None:
                 raise NotFoundError("no-such-place", "the home folder does not exist", subject=self.subject)
             self._owner = found.user
@@ -88,13 +88,13 @@ class IriFiles(OperationFiles):
             above = common_folder(files)
             archive, folder = (above + b"/" + self.temporary_name() for _ in range(2))
             try:
-                self._client.upload(archive, numbered_archive([content for _, content in files]))
-                self._client.extract(archive, folder)
+                self.client.upload(archive, numbered_archive([content for _, content in files]))
+                self.client.extract(archive, folder)
                 for number, (path, _) in enumerate(files):
                     self.move(folder + b"/%d" % number, path)
             finally:
-                self._client.remove(archive)
-                self._client.remove(folder)
+                self.client.remove(archive)
+                self.client.remove(folder)
 
         with_retries(attempt, subject=self.subject)
 
@@ -103,11 +103,11 @@ class IriFiles(OperationFiles):
         found = self.stat_followed(to)
         if found is not None and found.kind is Kind.FOLDER:
             raise IncompleteError("not-a-file", "it is a folder", subject=self.subject)
-        self._client.rename(path, to)
+        self.client.rename(path, to)
 
     def _move_folder(self, path: bytes, to: bytes) -> None:
         """See OperationFiles."""
-        self._client.rename(path, to)
+        self.client.rename(path, to)
 
     def _copy_there(self, source: bytes, target: bytes) -> None:
         """See OperationFiles: by a job, because the API's cp copies no folders."""
@@ -115,9 +115,9 @@ class IriFiles(OperationFiles):
         words = "exec cp -R -L --" if self._is_folder(source) else "exec cp -L --"
         script = f"#!/bin/sh\n{words} {quoted_path(source)} {quoted_path(target)}\n"
         try:
-            run_job(self._client, folder, "copy.sh", script, "copies the files")
+            run_job(self.client, folder, "copy.sh", script, "copies the files")
         finally:
-            self._client.remove(folder)
+            self.client.remove(folder)
 
     def _is_folder(self, path: bytes) -> bool:
         found: Found | None = self.stat_followed(path)
@@ -125,7 +125,7 @@ class IriFiles(OperationFiles):
 
     def _job_folder(self) -> bytes:
         folder = self.own_folder() + b"/" + self.temporary_name()
-        self._client.mkdir(folder)
+        self.client.mkdir(folder)
         return folder
 
     def _read_large(self, path: bytes, tag: str, size: int, offset: int, length: int) -> bytes:
@@ -139,7 +139,7 @@ class IriFiles(OperationFiles):
         def finish(joined: bytes, digest: str) -> None:
             self.finish_upload(joined, path, size, digest)
 
-        return JoinedUpload(self._client, folders, finish)
+        return JoinedUpload(self.client, folders, finish)
 
     def close(self) -> None:
         """See Files."""

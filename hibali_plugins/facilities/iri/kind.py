@@ -7,76 +7,55 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hibali.config.kinds import SiteOption
+from hibali.config.kinds import SiteOption, StoreKind
 from hibali.config.model import Site
-from hibali.events import Listener, ignore
+from hibali.events import Listener
 from hibali_plugins.facilities.iri.settings import IriSettings
-from hibali_plugins.facilities.sites import (
-    add_writable,
-    log_in,
-    log_out,
-    open_over,
-    service_machine,
-    system_option,
-)
+from hibali_plugins.facilities.sites import Facility, describe_home, system_option
 
 if TYPE_CHECKING:
-    from hibali.locations import Location
+    from hibali.request_limits import RequestLimit
     from hibali_plugins.facilities.iri.files import IriFiles
-    from transfers.stores.server.store import ServerStore
-
-__all__ = ["KIND", "check", "log_in", "log_out", "open_files", "open_over", "open_store"]
-
-KIND = service_machine(
-    IriSettings,
-    "iri",
-    lambda site: f"{site.own.url} {site.own.system or ''}".strip(),
-    SiteOption(
-        "iri",
-        "iri.url",
-        "URL",
-        "A facility with the IRI Facility API: its URL, https://.../api/v1.",
-        chooses=True,
-    ),
-    system_option("iri"),
-    example=(
-        "hibali sites add perlmutter --iri https://api.example.org/api/v1 --system compute --credentials-command 'pass nersc/token'",
-        "A facility with the IRI Facility API.",
-    ),
-)
 
 
-def open_files(site: Site, on_event: Listener = ignore) -> IriFiles:
-    """Return the files of a site; the caller closes them."""
-    from hibali.http.rest import REQUESTS  # start-up: as above
-    from hibali.request_limits import request_limit  # start-up: config.toml is read with this module
-    from hibali_plugins.facilities.iri.client import IriClient  # start-up: as above
+def _connect(site: Site, limit: RequestLimit, on_event: Listener) -> IriFiles:
+    from hibali_plugins.facilities.iri.client import (
+        IriClient,  # start-up: config.toml is read with this module
+    )
     from hibali_plugins.facilities.iri.files import IriFiles  # start-up: as above
 
-    return IriFiles(IriClient(site.own, site.name, request_limit(site, requests=REQUESTS), on_event))
+    return IriFiles(IriClient(site.own, site.name, limit, on_event))
 
 
-def open_store(location: Location, *, on_event: Listener = ignore) -> ServerStore:
-    """Return the store of a folder."""
-    from hibali_plugins.facilities.machine import open_machine_store  # start-up: as above
+def _describe(files: IriFiles, site: Site, facts: dict[str, str | int | bool]) -> bytes:
+    del site
+    facts.update(files.resources())
+    user = files.user()
+    if user:
+        facts["user"] = user
+    return describe_home(files, files.places(), facts)
 
-    return open_machine_store(open_files(location.site, on_event), location, on_event)
 
-
-def check(site: Site, facts: dict[str, str | int | bool], *, on_event: Listener = ignore) -> None:
-    """Query the resources and the home folder, and fill `facts`. Raise connection errors."""
-    files = open_files(site, on_event)
-    try:
-        facts["url"] = site.own.url
-        facts.update(files.resources())
-        user = files.user()
-        if user:
-            facts["user"] = user
-        for name, path in files.places().items():
-            facts[f"filesystem {name}"] = path
-        home = files.home()
-        facts["home"] = home.decode("utf-8", "replace")
-        files.children(home)
-        add_writable(files, home, facts)
-    finally:
-        files.close()
+FACILITY = Facility(
+    StoreKind(
+        settings=IriSettings,
+        service="iri",
+        address=lambda site: f"{site.own.url} {site.own.system or ''}".strip(),
+        options=(
+            SiteOption(
+                "iri",
+                "iri.url",
+                "URL",
+                "A facility with the IRI Facility API: its URL, https://.../api/v1.",
+                chooses=True,
+            ),
+            system_option("iri"),
+        ),
+        example=(
+            "hibali sites add perlmutter --iri https://api.example.org/api/v1 --system compute --credentials-command 'pass nersc/token'",
+            "A facility with the IRI Facility API.",
+        ),
+    ),
+    _connect,
+    _describe,
+)

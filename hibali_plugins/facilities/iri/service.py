@@ -12,11 +12,10 @@ from typing import Any
 
 from hibali.config.model import Site
 from hibali.events import Listener, ignore
-from hibali.http.rest import REQUESTS
-from hibali.request_limits import request_limit
 from hibali.text import printable
 from hibali_plugins.facilities.iri.client import IriClient, JobRecord
 from hibali_plugins.facilities.iri.files import IriFiles
+from hibali_plugins.facilities.iri.kind import FACILITY
 from hibali_plugins.facilities.script_jobs import (
     Script,
     ScriptJobs,
@@ -60,8 +59,8 @@ class IriJobs(ScriptJobs):
     facts = ServiceFacts(settling_seconds=60.0)
     _client: IriClient
 
-    def __init__(self, client: IriClient, files: IriFiles) -> None:
-        self._client = client
+    def __init__(self, files: IriFiles) -> None:
+        self._client = files.client
         self._files = files
 
     def find(self, mark: str, since: str) -> str | None:
@@ -170,6 +169,5 @@ SYSTEM = IriScheduler()
 
 def open_host(site: Site, on_event: Listener = ignore) -> ServiceMachine:
     """Connect to the facility of a site."""
-    client = IriClient(site.own, site.name, request_limit(site, requests=REQUESTS), on_event)
-    files = IriFiles(client)
-    return ServiceMachine(files, IriJobs(client, files), site.name)
+    files = FACILITY.open_files(site, on_event)
+    return ServiceMachine(files, IriJobs(files), site.name)

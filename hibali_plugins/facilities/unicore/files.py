@@ -44,7 +44,7 @@ class UnicoreFiles(MachineFiles):
     def __init__(self, client: UnicoreClient, address: str) -> None:
         """`address` is the URL of the server."""
         self.subject = client.subject
-        self._client = client
+        self.client = client
         self._address = address
         self._storages: list[Storage] = []
         self._user: str | None = None
@@ -71,7 +71,7 @@ class UnicoreFiles(MachineFiles):
 
     def _known_storages(self) -> list[Storage]:
         if not self._storages:
-            found = self._client.storages()
+            found = self.client.storages()
             self._storages = sorted(found, key=lambda one: len(one.mount), reverse=True)
         return self._storages
 
@@ -113,7 +113,7 @@ class UnicoreFiles(MachineFiles):
     def user(self) -> str:
         """See MachineFiles."""
         if self._user is None:
-            self._user = self._client.user()
+            self._user = self.client.user()
         return self._user
 
     def variable(self, name: str) -> bytes | None:
@@ -124,12 +124,12 @@ class UnicoreFiles(MachineFiles):
 
     def stat(self, path: bytes) -> Found | None:
         """See Files; symlinks are followed, because the service does not show them."""
-        found = self._client.stat(*self._one(path))
+        found = self.client.stat(*self._one(path))
         return found.found if found is not None else None
 
     def is_private(self, path: bytes) -> bool:
         """See MachineFiles."""
-        found = self._client.stat(*self._one(path))
+        found = self.client.stat(*self._one(path))
         if found is None or found.found.kind is not Kind.FOLDER or len(found.permissions) != 9:
             return False
         return found.owner in {self.user(), "root"} and "w" not in (
@@ -139,14 +139,14 @@ class UnicoreFiles(MachineFiles):
 
     def children(self, folder: bytes, *, seconds: float = LIST_SECONDS) -> list[tuple[bytes, Found]]:
         """See Files."""
-        return self._in_order(folder, self._client.children(*self._one(folder), seconds=seconds))
+        return self._in_order(folder, self.client.children(*self._one(folder), seconds=seconds))
 
     def read(self, path: bytes, offset: int, length: int) -> bytes:
         """See Files. Raise `TryLaterError` if the service sends less than there is."""
         storage, local = self._one(path)
 
         def attempt() -> bytes:
-            content = self._client.read(storage, local, offset, length)
+            content = self.client.read(storage, local, offset, length)
             if len(content) < length:
                 found = self.stat(path)
                 if found is not None and offset + len(content) < found.size:
@@ -161,11 +161,11 @@ class UnicoreFiles(MachineFiles):
 
     def put(self, path: bytes, content: Bytes, *, seconds: float | None = None) -> None:
         """See Files."""
-        self._client.put(*self._one(path), content, seconds=seconds)
+        self.client.put(*self._one(path), content, seconds=seconds)
 
     def make_folder(self, path: bytes) -> None:
         """See Files."""
-        self._client.make_folder(*self._one(path))
+        self.client.make_folder(*self._one(path))
 
     def claim_folder(self, path: bytes) -> bool:
         """See Files. The service makes missing parents and accepts existing folders, so a folder with a file is renamed.
@@ -195,7 +195,7 @@ class UnicoreFiles(MachineFiles):
         self._remove(path)
 
     def _remove(self, path: bytes) -> None:
-        self._client.delete(*self._one(path))
+        self.client.delete(*self._one(path))
 
     def release_folder(self, path: bytes) -> None:
         """See Files. The name is free at once; what other clients moved into it goes with it."""
@@ -232,19 +232,19 @@ class UnicoreFiles(MachineFiles):
     def move(self, path: bytes, to: bytes) -> None:
         """See Files."""
         storage, [local, target] = self._place(path, to)
-        self._client.rename(storage, local, target)
+        self.client.rename(storage, local, target)
 
     def copy(self, source: bytes, target: bytes) -> None:
         """See MachineFiles."""
         storage, [local, to] = self._place(source, target)
-        self._client.copy(storage, local, to)
+        self.client.copy(storage, local, to)
 
     def set_mode(self, path: bytes, mode: int) -> None:
         """See MachineFiles."""
         letters = "".join(
             letter if mode >> (8 - place) & 1 else "-" for place, letter in enumerate("rwxrwxrwx")
         )
-        self._client.set_permissions(*self._one(path), letters)
+        self.client.set_permissions(*self._one(path), letters)
 
     def upload(self, path: bytes, size: int, part_folders: Sequence[bytes] = ()) -> Upload:
         """See Files; a large file grows by one part after the other."""
@@ -255,11 +255,11 @@ class UnicoreFiles(MachineFiles):
     def append(self, path: bytes, content: Bytes) -> None:
         """Append to a file, once."""
         storage, local = self._one(path)
-        self._client.append(self._client.begin_append(storage, local), content)
+        self.client.append(self.client.begin_append(storage, local), content)
 
     def close(self) -> None:
         """See Files."""
-        self._client.close()
+        self.client.close()
 
 
 @dataclass(slots=True)

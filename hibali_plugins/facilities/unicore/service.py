@@ -11,8 +11,6 @@ from typing import Any
 
 from hibali.config.model import Site
 from hibali.events import Listener, ignore
-from hibali.http.rest import REQUESTS
-from hibali.request_limits import request_limit
 from hibali.text import printable
 from hibali_plugins.facilities.script_jobs import (
     Script,
@@ -25,6 +23,7 @@ from hibali_plugins.facilities.script_jobs import (
 )
 from hibali_plugins.facilities.unicore.client import JobRecord, UnicoreClient
 from hibali_plugins.facilities.unicore.files import UnicoreFiles
+from hibali_plugins.facilities.unicore.kind import FACILITY
 from runs.schedulers.base import JobVariables, Phase, Resources, Status
 from runs.services.base import ServiceFacts, ServiceJob
 
@@ -41,8 +40,8 @@ class UnicoreJobs(ScriptJobs):
     facts = ServiceFacts(holds=True, settling_seconds=60.0)
     _client: UnicoreClient
 
-    def __init__(self, client: UnicoreClient, files: UnicoreFiles) -> None:
-        self._client = client
+    def __init__(self, files: UnicoreFiles) -> None:
+        self._client = files.client
         self._files = files
 
     def find(self, mark: str, since: str) -> str | None:
@@ -147,6 +146,5 @@ SYSTEM = UnicoreScheduler()
 
 def open_host(site: Site, on_event: Listener = ignore) -> ServiceMachine:
     """Connect to the server of a site."""
-    client = UnicoreClient(site.own, site.name, request_limit(site, requests=REQUESTS), on_event)
-    files = UnicoreFiles(client, site.own.url)
-    return ServiceMachine(files, UnicoreJobs(client, files), site.name)
+    files = FACILITY.open_files(site, on_event)
+    return ServiceMachine(files, UnicoreJobs(files), site.name)

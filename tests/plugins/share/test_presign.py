@@ -10,22 +10,23 @@ import pytest
 
 from hibali.errors import AccessError
 from hibali.http.client import Response
-from hibali_plugins.share.presign import presign_object
+from hibali_plugins.share.presign import presign
 from transfers.model.entry import Entry, Kind
 from transfers.stores.s3.credentials import Credentials, Endpoint
 
 FILE = Entry(b"f", Kind.FILE, 5)
 
 
-def requests_with(credentials: Credentials | None, response: Response) -> Any:
-    """Return requests to a server that answers each link like this."""
-    return SimpleNamespace(
+def bucket_with(credentials: Credentials | None, response: Response) -> Any:
+    """Return an object in a bucket of a server that answers each link like this."""
+    requests = SimpleNamespace(
         subject="bucket",
         bucket="b",
         endpoint=Endpoint("https://s3.example.org", "us-east-1", secure=True),
         source=SimpleNamespace(current=lambda: credentials),
         get_presigned=lambda _: response,
     )
+    return SimpleNamespace(requests=requests, root_path=b"f")
 
 
 def partial(total: str) -> Response:
@@ -45,7 +46,7 @@ def partial(total: str) -> Response:
     ],
 )
 def test_a_link_counts_only_if_it_gave_this_file(response: Response, proven: bool) -> None:
-    made = presign_object(requests_with(Credentials("key", "secret"), response), b"f", FILE, 60)
+    made = presign(bucket_with(Credentials("key", "secret"), response), FILE, 60)
     assert made.proven is proven
     assert "X-Amz-Expires=60" in made.url
     assert "secret" not in made.url
@@ -55,11 +56,11 @@ def test_a_link_counts_only_if_it_gave_this_file(response: Response, proven: boo
 def test_a_link_ends_with_temporary_credentials() -> None:
     soon = datetime.now(UTC) + timedelta(minutes=30)
     credentials = Credentials("key", "secret", "token", soon)
-    made = presign_object(requests_with(credentials, partial("5")), b"f", FILE, 7 * 86400)
+    made = presign(bucket_with(credentials, partial("5")), FILE, 7 * 86400)
     assert made.ends == soon
 
 
 def test_without_credentials_there_is_no_link() -> None:
     with pytest.raises(AccessError) as found:
-        presign_object(requests_with(None, partial("5")), b"f", FILE, 60)
+        presign(bucket_with(None, partial("5")), FILE, 60)
     assert found.value.code == "no-credentials"

@@ -7,9 +7,8 @@ from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from contextlib import closing
 from typing import TypeGuard
 
-from hibali.errors import UsageError
 from hibali.events import Event, Retried
-from hibali.plugins import find, object_of
+from hibali.plugins import find, not_installed, object_of
 from hibali.text import printable
 from transfers.engine.endpoints import Endpoints
 from transfers.engine.request import FeatureOption
@@ -118,9 +117,7 @@ def choose_route(endpoints: Endpoints, recorder: Recorder) -> Route:
         if may_apply(endpoints):
             opening: Opening | None = object_of(name) if ":" in name else find("hibali.routes", name)
             if opening is None and endpoints.request.via == name:
-                raise UsageError(
-                    "usage", f"this hibali has no {name}", subject=name, hint="Install all of hibali."
-                )
+                raise not_installed(name, name)
             route = opening(endpoints, recorder) if opening is not None else None
             if route is not None:
                 return route
