@@ -101,6 +101,15 @@ def not_installed(feature: str, subject: str) -> UsageError:
     )
 
 
+def if_offered(name: str, hint: str) -> str:
+    """Return a hint that names a command, options or a kind of site of a plugin, "" without that plugin.
+
+    Only for messages: it asks installed packages.
+    """
+    groups = ("hibali.commands", "hibali.options", "hibali.stores")
+    return hint if any(name in names_of(group) for group in groups) else ""
+
+
 def names_of(group: str) -> list[str]:
     """Return the names that plugins and installed packages have in a group, sorted."""
     return sorted({*_folders().get(group, {}), *_installed().get(group, {})})

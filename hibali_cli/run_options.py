@@ -157,14 +157,11 @@ def read_run_options(values: Mapping[str, Any], participants: tuple[str, ...] = 
 def _read_sweep_options(values: Mapping[str, Any], participants: tuple[str, ...]) -> SweepOptions | None:
     each, parameters = values["each"], values["parameters"]
     pilot, allocations = values.get("pilot", False), values.get("allocations")  # of the plugin pilots
-    hint = "Add --each, --param or --each-participant."
     if each is None and not parameters and not participants:
         if values["table"] is not None:
-            raise UsageError("usage", "only a sweep has a table of tasks", subject="--table", hint=hint)
+            raise _needs_sweep("only a sweep has a table of tasks", "--table")
         if pilot or allocations is not None:
-            raise UsageError(
-                "usage", "a pilot runs the tasks of a sweep", subject="--pilot, --allocations", hint=hint
-            )
+            raise _needs_sweep("a pilot runs the tasks of a sweep", "--pilot, --allocations")
         return None
     if values["after"] or values["hold"]:
         subject = "--after" if values["after"] else "--hold"
@@ -183,6 +180,13 @@ def _read_sweep_options(values: Mapping[str, Any], participants: tuple[str, ...]
 
     most = (MOST_ALLOCATIONS if allocations is None else allocations) if pilot else 0
     return SweepOptions(None if each is None else Path(each), parameters, most, participants)
+
+
+def _needs_sweep(message: str, subject: str) -> UsageError:
+    from hibali.plugins import if_offered  # start-up: not for --version
+
+    hint = if_offered("run.participants", "Add --each, --param or --each-participant.")
+    return UsageError("usage", message, subject=subject, hint=hint or "Add --each or --param.")
 
 
 def _read_fast_options(values: Mapping[str, Any]) -> FastOptions:

@@ -14,6 +14,7 @@ from hibali.documents import read_json
 from hibali.errors import HibaliError, NotFoundError, RefusedError, UsageError
 from hibali.files import check_private_file, private_folder, state_folder
 from hibali.ledger import Journal, now, read_records
+from hibali.plugins import if_offered
 from hibali.text import nearest, printable
 from registry.catalogue_folder import (
     DESCRIPTOR,
@@ -189,7 +190,9 @@ class Catalogue:
                 "image-not-here",
                 "the image is not stored on this machine",
                 subject=pipeline.reference,
-                hint=f"hibali pipelines image get {pipeline.reference} --from REMOTE",
+                hint=if_offered(
+                    "pipelines.image.get", f"hibali pipelines image get {pipeline.reference} --from REMOTE"
+                ),
             )
         return found
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from hibali.config.model import CatalogueSettings
 from hibali.errors import AccessError, NotFoundError, RefusedError
 from hibali.files import private_folder, state_folder
+from hibali.plugins import if_offered
 from hibali.subprocesses import run
 from hibali.text import printable
 from registry.pipeline import Pipeline
@@ -73,11 +74,12 @@ class Policy:
             reason = "none of its signers is in allowed_signers" if signatures else "it is not signed"
             if image and self._first_signer(pipeline, signatures, ""):
                 reason = "its signature does not cover the image that was added later"
+            sign = if_offered("pipelines.sign", " To sign: hibali pipelines sign NAME --key KEY")
             raise RefusedError(
                 "unsigned",
                 f"{reason}, but config.toml requires a signature",
                 subject=subject,
-                hint=f"{self.allowed_signers} lists the accepted signers. To sign: hibali pipelines sign NAME --key KEY",
+                hint=f"{self.allowed_signers} lists the accepted signers.{sign}",
             )
         return signer
 

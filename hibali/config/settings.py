@@ -36,7 +36,7 @@ from hibali.config.schema import (
 )
 from hibali.errors import UsageError
 from hibali.files import check_private_file, config_file
-from hibali.plugins import has, plugin_names
+from hibali.plugins import has, if_offered, plugin_names
 from hibali.system_errors import unreadable
 from hibali.text import counted, did_you_mean, nearest, printable
 
@@ -89,7 +89,8 @@ class Settings:
         """Return the remote of that name; raises `UsageError`."""
         found = self.remotes.get(name)
         if found is None:
-            hint = f"{did_you_mean(name, self.remotes)}Configured remotes: {', '.join(sorted(self.remotes)) or 'none'}. To add one: hibali pipelines remotes add NAME URL"
+            add = if_offered("pipelines.remotes", " To add one: hibali pipelines remotes add NAME URL")
+            hint = f"{did_you_mean(name, self.remotes)}Configured remotes: {', '.join(sorted(self.remotes)) or 'none'}.{add}"
             raise UsageError(
                 "unknown-remote", "no remote with this name is configured", subject=name, hint=hint
             )
@@ -213,7 +214,9 @@ def require_built(site: Site) -> None:
     """Raise `UsageError` if the URL of the site has a protocol that this version does not support."""
     protocol = (site.url or "").partition(":")[0]
     if protocol and protocol not in URL_PROTOCOLS_BUILT:
-        hint = f"To use it through fsspec: hibali sites add {site.name} --fsspec URL --replace"
+        hint = if_offered(
+            "fsspec", f"To use it through fsspec: hibali sites add {site.name} --fsspec URL --replace"
+        )
         _raise_not_built(site, "url", protocol, hint)
 
 

@@ -10,6 +10,7 @@ import click
 from hibali.amounts import format_size
 from hibali.errors import Exit
 from hibali.locations import Location, read_location
+from hibali.plugins import if_offered
 from hibali.text import counted, printable
 from hibali_cli.failure import Failures
 from hibali_cli.fields import write_list
@@ -66,7 +67,8 @@ def add(
         done = add_share(location, grant, as_other, on_event)
     _report(common, location, done, "added")
     if until is not None and not common.json:
-        common.output.info("To end it in time: hibali schedule add shares --every 1h -- share rm --ended")
+        scheduled = if_offered("schedule", "hibali schedule add shares --every 1h -- share rm --ended")
+        common.output.info(f"To end it in time: {scheduled or 'hibali share rm --ended'}")
     return _exit_of(common, location, done, "cannot read it: the share has no effect")
 
 

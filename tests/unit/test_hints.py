@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 import pytest
 
+from hibali.plugins import if_offered
 from tests.support.command_tree import check_call
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -25,7 +26,18 @@ def text_of(node: ast.expr) -> str | None:
     if isinstance(node, ast.Constant):
         return node.value if isinstance(node.value, str) else None
     if isinstance(node, ast.JoinedStr):
-        return "".join(str(part.value) if isinstance(part, ast.Constant) else "X" for part in node.values)
+        parts = (part.value if isinstance(part, ast.FormattedValue) else part for part in node.values)
+        return "".join(
+            str(part.value) if isinstance(part, ast.Constant) else offered(part) or "X" for part in parts
+        )
+    return offered(node)
+
+
+def offered(node: ast.expr) -> str | None:
+    """Return the hint that a call of `if_offered` returns here; None for anything else."""
+    match node:
+        case ast.Call(func=ast.Name(id="if_offered"), args=[ast.Constant(value=str(name)), hint]):
+            return if_offered(name, text_of(hint) or "")
     return None
 
 
@@ -63,6 +75,11 @@ def hints() -> Iterator[tuple[str, str]]:
                         yield f"{path.relative_to(REPOSITORY)}:{line}", text
 
 
+def lines_in(text: str) -> list[str]:
+    """Return the commands that a hint names."""
+    return [one or other for one, other in LINE.findall(MENTION.sub("", text))]
+
+
 def check_line(line: str) -> None:
     """Raise `click.UsageError` if the line is not a valid command."""
     check_call(shlex.split(re.split(r" (?:>|&&|\|) ", line)[0])[1:], whole=True)
@@ -73,7 +90,7 @@ def test_every_hint_can_be_pasted() -> None:
     for where, text in hints():
         if "hibali " not in MENTION.sub("", text) or "git annex" in text:
             continue
-        lines = [one or other for one, other in LINE.findall(MENTION.sub("", text))]
+        lines = lines_in(text)
         if not lines and re.search(r"hibali [a-z]+ [a-z-]", text):
             wrong.append(f"{where}: a command inside a sentence: {text}")
         for line in lines:
@@ -84,6 +101,32 @@ def test_every_hint_can_be_pasted() -> None:
                 wrong.append(f"{where}: {line}: {problem.format_message()}")
     assert not wrong, "\n".join(wrong)
     assert checked > 50
+
+
+def test_a_command_of_a_folder_is_named_elsewhere_only_if_it_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(globals(), "if_offered", lambda _name, _hint: "")
+    owners: dict[str, str] = {}
+    requires = set()
+    for path in (REPOSITORY / "hibali_plugins").glob("*/entry_points.txt"):
+        groups = path.read_text().split("[hibali.")
+        points = {part.partition("]")[0]: part.partition("]")[2].split("\n") for part in groups}
+        commands = (line.partition(" = ")[0] for line in points.get("commands", []) if line)
+        owners |= {f"hibali {each.replace('.', ' ')} ": path.parent.name for each in commands}
+        requires |= {
+            (path.parent.name, line.partition(" = ")[0]) for line in points.get("requires", []) if line
+        }
+    wrong = [
+        f"{where}: {line}"
+        for where, text in hints()
+        for line in lines_in(text)
+        for command, owner in owners.items()
+        if f"{line} ".startswith(command)
+        and not where.startswith(f"hibali_plugins/{owner}/")
+        and (where.split("/")[1], owner) not in requires
+    ]
+    assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.parametrize(

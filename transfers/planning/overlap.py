@@ -15,6 +15,7 @@ from hibali.errors import RefusedError
 from hibali.files import read_regular, write_atomic
 from hibali.ledger import ledger_folder
 from hibali.locations import Location
+from hibali.plugins import if_offered
 from hibali.text import printable
 from transfers.agent.identity import AROUND, INSIDE, SAME, SHARED, Identity, child, relation
 from transfers.model.store import RootIdentity, Store
@@ -110,7 +111,7 @@ class KnownRoots:
             "root-changed",
             f"{printable(store.root_path)} {change} since the last run of this schedule",
             subject=target.text,
-            hint=f"Check the folder. To accept it: hibali schedule resume {self._schedule}",
+            hint=f"Check the folder.{if_offered('schedule', f' To accept it: hibali schedule resume {self._schedule}')}",
         )
 
     def remember(self, target: Location, store: Store) -> None:
@@ -135,7 +136,9 @@ class KnownRoots:
                 "root-changed",
                 "the record of this schedule's target folders cannot be read",
                 subject=str(self._path),
-                hint=f"To start a new record: hibali schedule resume {self._schedule}",
+                hint=if_offered(
+                    "schedule", f"To start a new record: hibali schedule resume {self._schedule}"
+                ),
             ) from None
 
 

@@ -130,6 +130,14 @@ def test_what_cannot_be_loaded_is_left_out_of_all(monkeypatch: pytest.MonkeyPatc
         plugins.find("hibali.parts", "broken")
 
 
+def test_a_hint_names_only_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {"hibali.commands": {"box": "x:y"}, "hibali.options": {"push.lid": "x:y"}}
+    monkeypatch.setattr(plugins, "_folders", lambda: names)
+    monkeypatch.setattr(plugins, "_installed", lambda: {"hibali.stores": {"crate": "x:y"}})
+    offered = [plugins.if_offered(each, each) for each in ("box", "push.lid", "crate", "lid", "y")]
+    assert offered == ["box", "push.lid", "crate", "", ""]
+
+
 def test_a_folder_whose_requirement_is_missing_counts_as_removed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

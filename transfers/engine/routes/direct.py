@@ -13,6 +13,7 @@ from hibali.config.model import Reached, Site
 from hibali.errors import AccessError, HibaliError, NotFoundError, TryLaterError, UsageError
 from hibali.events import Event, Listener, Noted
 from hibali.locations import Location, guarded_roots
+from hibali.plugins import if_offered
 from hibali.ssh.explain import ended_session, explain_ssh
 from hibali.ssh.sessions import unattended_options
 from hibali.text import printable
@@ -104,7 +105,7 @@ def _agent_store(store: Store, location: Location) -> PosixStore:
         "direct-transport",
         "--direct needs hibali's agent and plain files at both endpoints; this one is reached by SFTP or contains packs",
         subject=location.text,
-        hint=f"Name sites with python3 and leave out --pack, or {_WITHOUT}.",
+        hint=f"Name sites with python3{if_offered('push.packs', ' and leave out --pack')}, or {_WITHOUT}.",
     )
 
 
