@@ -22,7 +22,7 @@ from hibali.files import private_folder, state_folder, write_atomic
 from hibali.subprocesses import has_terminal
 from hibali.system_errors import reason_of
 from hibali.text import counted, did_you_mean, printable
-from hibali_cli.handlers.pipeline_example import read_line, terminal_as_stdout
+from hibali_cli.dialogue import read_line, terminal_as_stdout
 from hibali_cli.handlers.site_check import as_access_or_later
 from hibali_cli.handlers.site_import import (
     ImportRequest,

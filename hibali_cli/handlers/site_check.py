@@ -15,9 +15,9 @@ from hibali.errors import AccessError, Exit, HibaliError, TryLaterError
 from hibali.locations import Location, read_location
 from hibali.subprocesses import has_terminal
 from hibali.text import counted, path_fields
+from hibali_cli.dialogue import read_line, terminal_as_stdout
 from hibali_cli.failure import print_error
 from hibali_cli.fields import write_list
-from hibali_cli.handlers.pipeline_example import read_line, terminal_as_stdout
 from hibali_cli.handlers.sites import site_table
 from hibali_cli.options import Common
 from hibali_cli.output import Cell, write_message

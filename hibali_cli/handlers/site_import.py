@@ -19,7 +19,7 @@ from hibali.http.fetch import fetch
 from hibali.subprocesses import has_terminal
 from hibali.system_errors import unreadable
 from hibali.text import did_you_mean, printable
-from hibali_cli.handlers.pipeline_example import read_line, terminal_as_stdout
+from hibali_cli.dialogue import read_line, terminal_as_stdout
 from hibali_cli.options import Common
 
 OWN = ("ssh", "rclone")
