@@ -18,9 +18,6 @@ import pytest
 from hypothesis import settings
 
 from hibali.errors import HibaliError, UsageError
-from hibali_plugins.formats.carmin import export_carmin
-from hibali_plugins.formats.conversion import ConversionError
-from hibali_plugins.formats.cwl_export import export_cwl
 from registry.boutiques_schema import find_refusals, find_shape_problems
 from registry.command_line import build_command_line, render_script
 from registry.descriptor import find_problems, read_descriptor
@@ -90,17 +87,6 @@ def test_descriptors_are_valid_as_the_index_says(item: Item) -> None:
         pipeline_of(item)
     assert refused.value.exit == 2
     assert refused.value.problems
-
-
-@pytest.mark.parametrize("item", VALID, ids=lambda item: item.name)
-def test_descriptors_are_exported_or_refused_with_their_reasons(item: Item) -> None:
-    assert export_carmin(pipeline_of(item)).document["parameters"]
-    try:
-        document = export_cwl(pipeline_of(item)).document
-    except ConversionError as refused:
-        assert refused.problems  # noqa: PT017
-        return
-    assert document["inputs"].keys() == {each.id for each in pipeline_of(item).inputs}
 
 
 @pytest.mark.parametrize(

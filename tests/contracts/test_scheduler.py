@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hibali.errors import HibaliError, TryLaterError, UsageError
-from hibali.plugins import built_in_names, load
+from hibali.plugins import built_in_names
 from runs.schedulers.base import (
     Job,
     NotSubmitted,
@@ -121,9 +121,10 @@ def test_arrays_dependencies_and_holds_are_requested(scheduler: Scheduler) -> No
 
 @pytest.mark.parametrize("hostile", ["-x", "1;id", "$(id)", "1 2", "1\n2", ""])
 def test_dependencies_on_invalid_job_ids_are_refused(hostile: str) -> None:
-    for name in ("oar", "sge", "pbs", "lsf", "direct"):
-        with pytest.raises(UsageError):
-            load_scheduler(name).submit_argv(Job(RUN, f"/w/{RUN}/job.sh", after=(hostile,)))
+    for name in built_in_names("runs.schedulers"):
+        if name != "slurm":
+            with pytest.raises(UsageError):
+                load_scheduler(name).submit_argv(Job(RUN, f"/w/{RUN}/job.sh", after=(hostile,)))
 
 
 def test_slurm_reports_the_tasks_of_each_array() -> None:
@@ -372,78 +373,12 @@ def test_too_many_jobs_name_the_setting_that_waits_for_a_place() -> None:
 )
 def test_the_log_of_a_job_is_named_for_slurm_s_patterns(folder: str, log: str) -> None:
     assert f"--output={log}" in load_scheduler("slurm").submit_argv(Job(RUN, f"{folder}/job.sh"))
-    if "%" in folder:
-        with pytest.raises(UsageError, match="folder of a job"):
-            load_scheduler("lsf").submit_argv(Job(RUN, f"{folder}/job.sh"))
 
 
-def directives_of(name: str, **wanted: Any) -> list[str]:
-    """Return the directives for these resources, without their prefixes."""
-    return [line.partition(" ")[2] for line in load_scheduler(name).directives(Resources(**wanted))]
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("oar", ["-l /nodes=2/core=8,walltime=1:00:00", "--checkpoint 30", "--signal 15"]),
-        ("pbs", ["-l walltime=1:00:00", "-l nodes=2:ppn=8", "-l mem=2000mb"]),
-        ("lsf", ["-W 1:00", "-n 16", '-R "span[ptile=8]"', "-M 1000MB"]),
-    ],
-)
-def test_processes_of_several_cores_are_spread_over_nodes(name: str, expected: list[str]) -> None:
-    assert directives_of(name, nodes=2, tasks=4, cores=4, memory_megabytes=1000, seconds=3600) == expected
-
-
-def test_unsupported_resources_are_refused_with_a_hint() -> None:
-    refused: list[tuple[str, dict[str, Any]]] = [
-        ("oar", {"tasks": 4, "cores": 2}),
-        ("oar", {"reservation": "course"}),
-        ("sge", {"nodes": 2, "tasks": 4}),
-        ("pbs", {"partition": "long", "reservation": "R12"}),
-    ]
-    for name, wanted in refused:
-        with pytest.raises(UsageError):
-            directives_of(name, **wanted)
-
-
-def test_directives_of_the_site_replace_generated_ones() -> None:
-    assert directives_of("oar", cores=4, directives=("-l /nodes=1/gpu=1",)) == ["-l /nodes=1/gpu=1"]
-    assert directives_of("pbs", cores=4, directives=("-l select=1:ncpus=4",)) == ["-l select=1:ncpus=4"]
-    assert directives_of("sge", cores=4, directives=("-pe threads 8",)) == ["-pe threads 8"]
-    assert directives_of("sge", nodes=2, tasks=8, directives=("-pe orte",)) == ["-pe orte 8"]
-    assert directives_of("lsf", cores=4, directives=("-n 2",)) == ["-n 2"]
-
-
-def test_jobs_get_a_warning_signal_before_their_time_limit() -> None:
-    assert directives_of("sge", seconds=600) == ["-l h_rt=600", "-l s_rt=570"]
-    assert directives_of("sge", seconds=5) == ["-l h_rt=5"]
-    assert directives_of("direct", seconds=600, tasks=2, cores=2) == ["--cores=4", "--time=600"]
-
-
-def test_shortened_job_names_stay_unique() -> None:
-    pbs, sge = (load("runs.schedulers", name) for name in ("pbs", "sge"))
-    assert sge.job_name(RUN) == f"hibali-{RUN}"
-    names = {
-        pbs.job_name(run)
-        for run in (RUN, "20260102-030405-0a1b2c3e", "20260102-030406-0a1b2c3d", "20991231-235959-ffffffff")
-    }
-    assert len(names) == 4
-    assert all(re.fullmatch(r"h[0-9a-z]{14}", name) for name in names)
-    with pytest.raises(UsageError):
-        pbs.job_name("name")
-
-
-def test_task_numbers_of_grid_engine_may_be_ranges() -> None:
-    text = (
-        b"<?xml version='1.0'?><job_info><queue_info><job_list state='running'><JB_job_number>12</JB_job_number>"
-        b"<state>r</state><tasks>1</tasks></job_list></queue_info><job_info><job_list state='pending'>"
-        b"<JB_job_number>12</JB_job_number><state>qw</state><tasks>2-6:2,9</tasks></job_list></job_info></job_info>"
-    )
-    found = load_scheduler("sge").read_tasks(CommandResult(0, text, b""), ["12"])["12"]
-    assert {number: status.phase for number, status in found.items()} == {
-        1: Phase.RUNNING,
-        **dict.fromkeys((2, 4, 6, 9), Phase.WAITING),
-    }
+def test_a_direct_job_gets_its_cores_and_time() -> None:
+    wanted = Resources(seconds=600, tasks=2, cores=2)
+    directives = load_scheduler("direct").directives(wanted)
+    assert [line.partition(" ")[2] for line in directives] == ["--cores=4", "--time=600"]
 
 
 def spoiled(content: bytes, chance: random.Random) -> bytes:

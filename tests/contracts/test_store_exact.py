@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contracts.subjects import ROOT, Subject, object_stores, subjects
+from tests.contracts.subjects import ROOT, Subject, object_stores, stores_there, subjects
 from tests.support.payloads import file_entry, items_of, payloads_of
 from transfers.model.entry import Entry, Kind
 from transfers.model.store import Store
@@ -23,9 +23,8 @@ LARGE = b"1" * 9_000_000
         "ssh",
         "sftp",
         "webdav",
-        "fsspec",
-        "fsspec-memory",
-        pytest.param("ebrains", marks=pytest.mark.heavy),
+        *stores_there("fsspec", "fsspec-memory"),
+        *(pytest.param(word, marks=pytest.mark.heavy) for word in stores_there("ebrains")),
         *object_stores(),
     ]
 )

@@ -64,6 +64,20 @@ def local_there(transfers_to: MakeTransfers) -> Transfers:
     return transfers_to("local")
 
 
+@pytest.fixture(params=["local", *(pytest.param(word, marks=pytest.mark.heavy) for word in ("ssh", "sftp"))])
+def unmounted(request: pytest.FixtureRequest, transfers_to: MakeTransfers) -> Transfers:
+    """Return a site whose root does not exist, and has another one that does."""
+    there = transfers_to(request.param)
+    there.make({b"a": b"1", b"sub/b": b"2"})
+    root = there.root.parent
+    root.rename(root.with_name("mounted"))
+    text = there.hibali.home.config.read_text()
+    other = f"[sites.there.roots]\nother = {str(root.with_name('mounted'))!r}\n"
+    there.hibali.home.config.write_text(text.replace("[sites.there.roots]\n", other))
+    root.with_name("mounted").joinpath("old").mkdir()
+    return there
+
+
 @pytest.fixture
 def unprivileged(local_there: Transfers) -> Any:
     """Run hibali without the privileges of root, so that file permissions apply."""

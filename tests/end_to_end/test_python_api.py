@@ -14,15 +14,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import pytest
 
 import hibali as api
 from hibali.errors import Exit
 from hibali.events import Carried, Event, Moved, Planned
-from hibali_plugins.filesystem.filesystem import HibaliFileSystem
 from tests.end_to_end.run_tools import Bench
 from tests.services.session import REPOSITORY
+from tests.support.folders import describes_all
 from tests.support.transfers import Transfers
 from tests.support.waiting import wait_for
 
@@ -286,9 +285,7 @@ def documented(hibali_home: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         "hibali_api.transfers.plan",
         "hibali_api.transfers.sync",
         "hibali_api.files.ls",
-        "hibali_plugins.filesystem.opening.open",
         "hibali_api.sites.names",
-        "hibali_plugins.filesystem.filesystem.HibaliFileSystem",
     ],
 )
 def test_the_examples_of_docstrings_work(documented: Path, name: str) -> None:
@@ -296,13 +293,18 @@ def test_the_examples_of_docstrings_work(documented: Path, name: str) -> None:
         api.sync(documented / "scans", "scratch:scans")
     if name == "hibali_api.transfers.sync":
         api.rm("scratch:scans", recursive=True)
+    run_example(name)
+
+
+def run_example(name: str) -> None:
+    """Run the example in the docstring of a function or class."""
     module, _, function = name.rpartition(".")
     found = vars(import_module(module))[function]
-    fsspec.register_implementation("hibali", HibaliFileSystem, clobber=True)
     [example] = [test for test in doctest.DocTestFinder(recurse=False).find(found, function) if test.examples]
     assert doctest.DocTestRunner().run(example).failed == 0
 
 
+@describes_all
 def test_the_page_is_valid_python_and_names_what_exists() -> None:
     page = (REPOSITORY / "docs/python.md").read_text()
     blocks = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)

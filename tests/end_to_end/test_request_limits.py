@@ -1,9 +1,7 @@
-"""Test that every request to a real object store takes its turn, whichever client sends it, also when it is repeated."""
+"""Test that every request to a real object store takes its turn, also when it is repeated."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -11,13 +9,9 @@ from typing import Any
 
 import pytest
 
-import hibali as api
 from hibali.config.settings import load_sites
 from hibali.locations import read_location
 from hibali.request_limits import RequestLimit
-from hibali_plugins.nodes.objects import bucket_place
-from hibali_plugins.nodes.program import bucket
-from hibali_plugins.nodes.program.bucket import BucketSource, BucketTarget, Pace
 from tests.support.backends import add_site, make_backend
 from tests.support.faulty_proxy import Exchange, FaultyHttpProxy
 from tests.support.payloads import file_entry, items_of, payloads_of
@@ -103,57 +97,3 @@ def test_all_requests_of_a_store_take_a_turn(hibali: Any, proxy: FaultyHttpProxy
     assert isinstance(proxy.fault, Faults)
     assert {method for method, _ in proxy.fault.done} == {"PUT", "GET", "HEAD"}
     assert len(turns) == len(proxy.exchanges)
-
-
-def test_a_file_that_python_opens_takes_a_turn_for_each_request(
-    hibali: Any, proxy: FaultyHttpProxy, turns: list[None]
-) -> None:
-    config = hibali.home.config
-    with api.open("bucket:t/d/7", "wb", config=config) as file:
-        file.write(LARGE)
-    with api.open("bucket:t/d/7", config=config) as file:
-        file.seek(5 * MIB + 7)
-        assert file.read(9) == LARGE[7:16]
-    assert len(turns) == len(proxy.exchanges)
-
-
-class Counting(Pace):
-    """Counts the turns that were taken."""
-
-    def __init__(self) -> None:
-        super().__init__(0)
-        self.taken = 0.0
-
-    def acquire(self, amount: float) -> None:
-        self.taken += amount
-
-
-def test_all_requests_of_a_node_take_a_turn(
-    hibali: Any, proxy: FaultyHttpProxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(bucket, "_FIRST_PAUSE", 0.0)
-    with closing(open_bucket(hibali)) as store:
-        place = json.loads(json.dumps(bucket_place(store.requests, store.prefix)))
-    before, pace = len(proxy.exchanges), Counting()
-    contents = {name: content for name, content in FILES.items() if name.startswith(b"d/")}
-    items = [
-        {"number": number, "path": name.decode(), "size": len(content), "metadata": {}}
-        for number, (name, content) in enumerate(contents.items())
-    ]
-    digests = [hashlib.sha256(content).hexdigest() for content in contents.values()]
-    header = {"sizes": [item["size"] for item in items], "digests": digests, "problems": {}}
-    target = BucketTarget({**place, "lock": "token"}, pace)
-    written = target.write_pack({"unit": 1, "items": items}, header, b"".join(contents.values()))
-    assert not [result["problem"] for result in written if result["problem"]]
-    read = [
-        {**item, "read": item["path"], "tag": result["etag"]}
-        for item, result in zip(items, written, strict=True)
-    ]
-    source = BucketSource(place, pace)
-    found, body = source.read_pack({"unit": 2, "items": read})
-    assert (found["digests"], bytes(body)) == (digests, b"".join(contents.values()))
-    target.close()
-    source.close()
-    assert isinstance(proxy.fault, Faults)
-    assert len(proxy.fault.done) == 4
-    assert pace.taken == len(proxy.exchanges) - before

@@ -6,8 +6,18 @@ from tests.end_to_end.conftest import (
     local_there,
     there,
     transfers_to,
+    unmounted,
     unprivileged,
 )
 from tests.unit.transfers.stores.conftest import server
 
-__all__ = ["bucket_there", "folder_there", "local_there", "server", "there", "transfers_to", "unprivileged"]
+__all__ = [
+    "bucket_there",
+    "folder_there",
+    "local_there",
+    "server",
+    "there",
+    "transfers_to",
+    "unmounted",
+    "unprivileged",
+]

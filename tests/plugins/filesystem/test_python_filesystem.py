@@ -12,12 +12,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
 from fsspec.core import OpenFile
 from fsspec.implementations.local import LocalFileSystem
 
 import hibali as api
 from hibali_plugins.filesystem.filesystem import HibaliFileSystem
+from tests.end_to_end.test_python_api import run_example
 from tests.services.session import REPOSITORY
 from tests.support.transfers import Transfers
 from tests.support.waiting import wait_for
@@ -243,3 +245,13 @@ def test_every_name_that_is_listed_can_be_read_replaced_and_removed(
         found.rm(each, recursive=True)
     assert there.place.files("") == {}
     found.close()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["hibali_plugins.filesystem.opening.open", "hibali_plugins.filesystem.filesystem.HibaliFileSystem"],
+)
+def test_the_examples_of_docstrings_work(documented: Path, name: str) -> None:
+    api.sync(documented / "scans", "scratch:scans")
+    fsspec.register_implementation("hibali", HibaliFileSystem, clobber=True)
+    run_example(name)

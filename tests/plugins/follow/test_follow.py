@@ -320,3 +320,19 @@ def test_a_note_says_that_growing_files_are_sent_again_to_a_bucket(bucket_there:
     assert receipt["files_moved"] == 2
     noted = [json.dumps(line) for line in follow.lines() if line["kind"] == "noted"]
     assert any("sent again as a whole" in line for line in noted)
+
+
+def test_a_missing_root_is_not_created(unmounted: Transfers) -> None:
+    answer = unmounted.hibali(
+        "push",
+        unmounted.source,
+        "there:data",
+        "--follow",
+        "--until",
+        unmounted.source / "a",
+        "--json",
+        exit=3,
+    )
+    assert answer.last["code"] == "no-such-folder", str(answer)
+    assert answer.last["hint"].endswith("hibali mkdir there:@data")
+    assert not unmounted.root.parent.exists()

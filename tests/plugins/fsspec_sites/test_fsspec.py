@@ -89,3 +89,9 @@ def test_no_secret_is_stored_or_shown(subject: Subject, tmp_path: Path) -> None:
     for secret in subject.secrets():
         assert secret not in shown
         assert not any(secret.encode() in content for content in files)
+
+
+def test_adding_a_site_creates_no_folder(hibali: Any, tmp_path: Path) -> None:
+    missing = tmp_path / "missing"
+    hibali("sites", "add", "two", "--fsspec", f"file://{missing}", "--json", exit=3)
+    assert not missing.exists()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from hibali.http.errors import BUSY
+from hibali_plugins.nodes.objects import bucket_place
 from hibali_plugins.nodes.program import bucket
 from hibali_plugins.nodes.program.bucket import BucketSource, BucketTarget, Pace, UnreachableError
 from tests.services.processes import free_port
@@ -33,6 +36,13 @@ def test_keys_that_have_ended_end_the_shard(place: dict[str, object]) -> None:
             {"unit": 1, "items": [{"number": 1, "read": "a", "tag": "", "size": 3}]}
         )
     assert caught.value.code == "keys-ended"
+
+
+@pytest.mark.parametrize("pays", [True, False])
+def test_a_node_is_told_whether_the_requester_pays(open_scripted: Any, command: Any, *, pays: bool) -> None:
+    words, _ = command
+    store = open_scripted(credentials_command=tuple(words), request_payer="requester" if pays else None)
+    assert bucket_place(store.requests, b"")["pays"] is pays
 
 
 def test_a_node_sends_requests_again_after_the_same_statuses_as_hibali() -> None:

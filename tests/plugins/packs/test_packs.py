@@ -327,3 +327,10 @@ def test_a_saved_plan_from_packs_is_applied_or_refused(local_there: Transfers, t
     local_there.hibali("plan", "there:data", out, "-o", plan, exit=0)
     local_there.hibali("apply", plan, exit=0)
     assert read_tree(out) == {b"a": b"11", b"d/b": b"2"}
+
+
+def test_a_missing_root_is_not_created(unmounted: Transfers) -> None:
+    answer = unmounted.hibali("sync", unmounted.source, "there:data", "--pack", "--json", exit=3)
+    assert answer.last["code"] == "no-such-folder", str(answer)
+    assert answer.last["hint"].endswith("hibali mkdir there:@data")
+    assert not unmounted.root.parent.exists()

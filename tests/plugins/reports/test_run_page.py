@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,8 @@ from runs.model import Run, State
 from runs.outputs import OutputDigests
 from runs.status import Span
 from tests.support.runs import make_run
+from tests.unit.runs.test_clean_and_adopt import forged_runs
+from transfers.remote.host import RemoteHost
 
 NOW = 1_767_323_045.0
 HOSTILE = (
@@ -160,3 +163,9 @@ def test_sweeps_are_drawn_and_large_numbers_of_runs_are_limited() -> None:
 def test_a_page_without_runs() -> None:
     assert "There are no runs." in Page(render([], NOW)).text
     assert render([reported(run(), spans=[])], NOW)
+
+
+def test_a_run_with_a_forged_manifest_is_shown(host: RemoteHost, tmp_path: Path) -> None:
+    for run in forged_runs(host, tmp_path):
+        spans = [Span(State.PREPARED, 0.0, 1.0), Span(run.state, 1.0)]
+        assert render([ReportedRun(run, run.to_whole_record(), spans, [], None)], NOW)

@@ -17,12 +17,10 @@ from hypothesis import strategies as st
 from hibali.config.model import local_site
 from hibali.documents import line_of_json
 from hibali.errors import RefusedError
-from hibali_plugins.reports.run_page import ReportedRun, render
 from runs.adopt import Adoption, FoundRun, adopt, find_unknown_runs, read_run_manifest, write_run_manifest
 from runs.clean import CleanRequest, reason_to_keep
 from runs.model import Run, State
 from runs.queue_places import QueuePlaces
-from runs.status import Span
 from runs.store import RunStore
 from tests.support.runs import change_run, make_run
 from transfers.remote.host import RemoteHost
@@ -154,10 +152,8 @@ def test_runs_in_a_folder_that_others_can_write_to_are_not_adopted(host: RemoteH
         shared.chmod(0o700)
 
 
-def test_a_forged_manifest_is_rejected_or_every_command_can_show_its_run(
-    host: RemoteHost, tmp_path: Path
-) -> None:
-    """Replace each field by an impossible value."""
+def forged_runs(host: RemoteHost, tmp_path: Path) -> Iterator[Run]:
+    """Adopt runs whose manifests have an impossible value in one field; yield those that are not rejected."""
     good = {"id": RUN, "key": "a" * 64, "at": "2026-01-02T03:04:05.000000Z", **FIELDS}
     (tmp_path / "run.json").write_text(json.dumps(good))
     fields = [field.name for field in dataclass_fields(Run)]
@@ -190,7 +186,6 @@ def test_a_forged_manifest_is_rejected_or_every_command_can_show_its_run(
         "9" * 5000,
         "\ud800",
     ]
-    known = 0
     for name in {*fields, *more, *good}:
         for number, value in enumerate(values):
             (tmp_path / "run.json").write_text(json.dumps({**good, name: value}))
@@ -201,7 +196,6 @@ def test_a_forged_manifest_is_rejected_or_every_command_can_show_its_run(
             found_run = FoundRun(RUN, "here", bytes(tmp_path), manifest, "17")
             assert line_of_json(found_run.to_record())
             taken = adopt(run_store, found_run)
-            known += 1
             assert (taken.id, taken.site, taken.folder, taken.job) == (RUN, "here", bytes(tmp_path), "17"), (
                 name,
                 number,
@@ -211,7 +205,11 @@ def test_a_forged_manifest_is_rejected_or_every_command_can_show_its_run(
             assert not any(
                 "/" in output.path and output.path.startswith(("/", "..")) for output in taken.spec.outputs
             )
-            spans = [Span(State.PREPARED, 0.0, 1.0), Span(taken.state, 1.0)]
-            assert render([ReportedRun(taken, taken.to_whole_record(), spans, [], None)], NOW.timestamp())
+            yield taken
             (run_store._folder / f"{RUN}.jsonl").unlink()
-    assert known > 50
+
+
+def test_a_forged_manifest_is_rejected_or_every_command_can_show_its_run(
+    host: RemoteHost, tmp_path: Path
+) -> None:
+    assert len(list(forged_runs(host, tmp_path))) > 50

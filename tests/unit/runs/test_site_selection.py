@@ -101,4 +101,3 @@ def test_a_job_that_slurm_rejects_excludes_the_site() -> None:
 
 def test_without_a_scheduler_the_wait_is_zero() -> None:
     assert load_scheduler("direct").start_argv() == ()
-    assert load_scheduler("lsf").start_argv() is None

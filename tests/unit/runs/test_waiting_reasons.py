@@ -41,11 +41,6 @@ def notes_of(scheduler: str, reasons: list[str]) -> list[str]:
             ["QOSMaxCpuPerUserLimit", "AssocGrpCpuLimit"],
         ),
         ("slurm", ["ReqNodeNotAvail, UnavailableNodes:n1"], ["ReqNodeNotAvail, UnavailableNodes:n1"]),
-        (
-            "pbs",
-            ["Not Running: Server job limit", "Can Never Run: Insufficient amount of resource: ncpus"],
-            ["Can Never Run: Insufficient amount of resource: ncpus"],
-        ),
         ("direct", ["Priority"], []),
     ],
 )

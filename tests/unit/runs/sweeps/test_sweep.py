@@ -120,7 +120,6 @@ def test_sweeps_larger_than_the_queue_are_split_into_halves() -> None:
 def test_the_largest_array_of_slurm_is_read() -> None:
     slurm = load_scheduler("slurm")
     assert slurm.array_limit_argv()
-    assert load_scheduler("lsf").array_limit_argv() == ()
     assert slurm.read_array_limit(CommandResult(0, b"MaxArraySize            = 1001\n", b"")) == 1000
     for other in (CommandResult(0, b"refused", b""), CommandResult(1, b"MaxArraySize = 5", b"")):
         assert slurm.read_array_limit(other) is None
@@ -169,11 +168,6 @@ def test_an_array_index_runs_the_task_of_its_line_once(tmp_path: Path) -> None:
         ("direct", ("1:2:3:host", "1"), {"SLURM_ARRAY_TASK_ID": "2"}, "1:2:3:host"),
         ("slurm", ("1:2:3:host", "1"), {"SLURM_ARRAY_TASK_ID": "2"}, "1:2:3:host"),
         ("slurm", (), {"SLURM_ARRAY_JOB_ID": "12", "SLURM_ARRAY_TASK_ID": "1"}, "12"),
-        ("oar", (), {"OAR_ARRAY_ID": "5", "OAR_ARRAY_INDEX": "1", "SLURM_ARRAY_TASK_ID": "2"}, "5"),
-        ("pbs", (), {"PBS_JOBID": "12[1].server", "PBS_ARRAY_INDEX": "1"}, "12[].server"),
-        ("pbs", (), {"PBS_JOBID": "12[1].server", "PBS_ARRAYID": "1"}, "12[].server"),
-        ("sge", (), {"JOB_ID": "9", "SGE_TASK_ID": "1"}, "9"),
-        ("lsf", (), {"LSB_JOBID": "8", "LSB_JOBINDEX": "1"}, "8"),
     ],
 )
 def test_the_index_of_every_scheduler_is_read(
