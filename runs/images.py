@@ -145,7 +145,9 @@ class SiteImages:
                 f"the local archive is sha256:{identity.digest}, but its record has {record.digest}",
                 subject=str(archive),
             )
-        place = Location(local_site(), text, text, typed_local=True)
+        # the catalogue's git-annex has it behind a symlink, which only the feature of datasets copies as a file
+        real = as_text(os.fsencode(path.resolve()))
+        place = Location(local_site(), real, text, typed_local=True)
         return self._cache.stage_with_retries(identity, place, self._on_event)
 
     def _make(self, record: ImageRecord, folder: bytes, archive: bytes, lock: SiteLock) -> Staged:
