@@ -112,7 +112,6 @@ def test_version_and_help_import_nothing_heavy(run: Run, word: str) -> None:
             ),
         ),
         (("runs", "list"), ("transfers.engine.operation", "runs.inputs", "globus_sdk")),
-        (("schedule", "list"), ("transfers.engine.operation", "runs.inputs", "globus_sdk")),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else None,
 )

@@ -16,6 +16,7 @@ from docs.tools.api_page import python_page
 from docs.tools.generate import generated_files, settings_page, stale_files, write_files
 from docs.tools.man_pages import escape
 from hibali_cli.command import EXIT_STATUS
+from tests.support.folders import describes_all
 from tests.support.requirements import skip_or_fail
 
 CLONE = Path(__file__).resolve().parents[2]
@@ -23,6 +24,7 @@ BASH_COMPLETION = shlex.quote(f"{CLONE}/completions/hibali.bash")  # a clone may
 PAGES = sorted((CLONE / "man").glob("*.1"))  # they are those that the commands generate: see the first test
 
 
+@describes_all
 def test_no_generated_file_in_the_clone_is_stale() -> None:
     assert stale_files(CLONE) == []
 

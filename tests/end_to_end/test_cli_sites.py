@@ -75,10 +75,6 @@ def test_every_option_sets_its_key(hibali: Any) -> None:
         "p",
         "--container",
         "podman",
-        "--globus",
-        "a0a0a0a0-1111-2222-3333-444444444444",
-        "--globus-path",
-        "/p=/q",
         "--gridftp",
         "gsiftp://h:2811",
         "--no-check",
@@ -99,7 +95,7 @@ def test_every_option_sets_its_key(hibali: Any) -> None:
     }
     assert (site["roots"], site["default_root"], site["work"]) == ({"a": "/a", "b": "~/b"}, "a", "@b/w")
     assert (site["scheduler"]["account"], site["scheduler"]["partition"]) == ("x", "p")
-    assert (site["container"], site["globus"]["paths"]) == ("podman", {"/p": "/q"})
+    assert site["container"] == "podman"
     assert site["gridftp"]["url"] == "gsiftp://h:2811"
     words = [
         "--s3",

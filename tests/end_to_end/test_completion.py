@@ -87,10 +87,6 @@ def test_names_are_completed_without_contacting_a_site(known: Any) -> None:
     assert offered(known, "hibali sites add x --transport ") == {"agent", "auto", "sftp"}
     assert offered(known, "hibali runs show 2") == set()
     assert "--dry-run" in offered(known, "hibali push --dry")
-    scheduled = ("--cron", "0 3 * * *", "--by", "print", "--no-check", "--", "ls", "here:raw")
-    known("schedule", "add", "nightly", *scheduled, exit=0)
-    assert offered(known, "hibali schedule show ni") == {"nightly"}
-    assert b"Did you mean nightly?" in known("schedule", "show", "nigthly", exit=3).err
     known.home.config.write_text("not toml [")
     assert offered(known, "hibali sites show ") == set()
     assert not (known.home.folder / "mark").exists()

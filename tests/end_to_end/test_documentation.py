@@ -15,6 +15,7 @@ import pytest
 from tests.support.command_tree import misunderstood
 from tests.support.documented_commands import REPOSITORY, calls_in_line, calls_of_hibali, is_as_shown, pages
 from tests.support.error_codes import error_codes
+from tests.support.folders import describes_all, removed_folders
 
 SPHINX = REPOSITORY / ".cache/docs/bin/python"
 _OUR_FILE = re.compile(
@@ -24,6 +25,7 @@ TROUBLESHOOTING = REPOSITORY / "docs/troubleshooting"
 DECISIONS = REPOSITORY / "docs/decisions"
 
 
+@describes_all
 @pytest.mark.parametrize("page", pages(), ids=lambda page: page.stem)
 def test_every_documented_command_is_valid(page: Path) -> None:
     wrong = {" ".join(words): misunderstood(words) for words in calls_of_hibali(page)}
@@ -45,22 +47,27 @@ def test_links_of_the_readme_exist() -> None:
 
 
 def test_each_error_code_has_one_entry_and_each_entry_a_code() -> None:
+    codes, entries = error_codes(), entries_of_codes()
+    assert len(entries) == len(set(entries))
+    assert {code: codes[code][0] for code in codes.keys() - set(entries)} == {}
+    assert removed_folders() or set(entries) - codes.keys() == set()
+
+
+def entries_of_codes() -> list[str]:
+    """Return the error codes that have an entry, of all pages; on a page they are sorted."""
     entries: list[str] = []
     for page in TROUBLESHOOTING.glob("*.md"):
         on_page = re.findall(r"^## `([^`]+)`$", page.read_text(), re.MULTILINE)
         assert on_page == sorted(on_page)
         entries += on_page
-    assert len(entries) == len(set(entries))
-    codes = error_codes()
-    assert {code: codes[code][0] for code in codes.keys() - set(entries)} == {}
-    assert set(entries) - codes.keys() == set()
+    return entries
 
 
 def test_the_index_of_error_codes_links_to_the_page_of_each() -> None:
     index = (TROUBLESHOOTING / "README.md").read_text()
     links = re.findall(r"\[`([^`]+)`\]\(([a-z-]+\.md)#([^)]+)\)", index)
     assert [code for code, _, anchor in links if code != anchor] == []
-    assert [code for code, _, _ in links] == sorted(error_codes())
+    assert [code for code, _, _ in links] == sorted(entries_of_codes())
     assert [
         code for code, page, _ in links if f"## `{code}`\n" not in (TROUBLESHOOTING / page).read_text()
     ] == []

@@ -12,6 +12,7 @@ import pytest
 from tests.end_to_end.run_tools import Bench
 from tests.services.session import REPOSITORY
 from tests.support.external_programs import calls_of, environment_with_hibali
+from tests.support.folders import describes_all
 from tests.support.requirements import skip_or_fail
 
 _PAGE = REPOSITORY / "docs" / "workflow-engines.md"
@@ -55,6 +56,7 @@ def test_a_task_of_an_engine_calls_hibali(hibali: Any, heading: str, engine: str
         assert (len(bench.run_ids()), calls_of(bench)) == (2, 2 * again)
 
 
+@describes_all
 def test_the_options_on_the_page_exist() -> None:
     from hibali_cli.commands.run import run_command
 

@@ -27,8 +27,6 @@ COMMANDS = (
     ("mv far:e far:g", 0),
     ("rm far:g/f1", 0),
     ("rm -r far:g --yes", 0),
-    ("push d far:packed --pack", 0),
-    ("ls far:packed/no", 3),
     ("sync d far:d --delete", 0),
     ("sites check far", 0),
 )

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.end_to_end.conftest import MakeTransfers
 from tests.support.backends import BucketBackend, DavBackend, FolderBackend, add_site, make_backend
-from tests.support.globus_sites import globus_sites
 from tests.support.small_filesystem import mounted
 from tests.support.transfers import Transfers
 from tests.support.trees import make_tree, read_tree
@@ -137,13 +135,6 @@ def test_a_saved_plan_and_a_backup_are_checked(local_there: Transfers) -> None:
     assert (there.folder / "kept/four").read_bytes() == b"old"
 
 
-def test_a_followed_source_must_not_contain_its_target(local_there: Transfers) -> None:
-    there = local_there
-    make_tree(there.root, TREE)
-    refused(there.hibali, "push", "--follow", there.root / "a", "there:data/a/copy")
-    refused(there.hibali, "push", "--follow", there.root / "a", "there:data")
-
-
 @pytest.mark.heavy
 @pytest.mark.parametrize("word", ["ssh", pytest.param("sftp", marks=pytest.mark.heavy)])
 def test_sites_with_the_same_folder_are_recognized(
@@ -228,32 +219,3 @@ def test_folders_of_one_webdav_server_are_compared(transfers_to: MakeTransfers) 
         refused(there.hibali, "sync", source, target)
     assert place.versions("data") == before
     there.hibali("sync", "again:a", "there:data/a2", exit=0)
-
-
-def test_packs_in_the_target_are_refused_as_source(local_there: Transfers) -> None:
-    there = local_there
-    make_tree(there.folder / "ov/keep", TREE)
-    there.hibali("sync", "--pack", there.folder / "ov/keep", there.folder / "ov/packed", exit=0)
-    refused(there.hibali, "sync", "--delete", there.folder / "ov/packed", there.folder / "ov")
-    there.hibali("sync", f"{there.folder}/ov/packed/four", there.folder / "ov/five", exit=0)
-
-
-def test_a_collection_and_a_site_that_maps_its_paths_to_it_are_compared(
-    hibali: Any, globus: Any, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    sites = globus_sites(hibali, globus, tmp_path, request.getfixturevalue)
-    root = make_tree(sites.add_local("near", tmp_path / "near"), {b"data/a/x": b"1", b"data/y": b"2"})
-    config = hibali.home.config
-    config.write_text(
-        f'{config.read_text()}[sites.shown]\nkind = "globus"\nroots = {{ all = "/" }}\ndefault_root = "all"\n'
-        f'[sites.shown.globus]\ncollection = "{sites.collections["near"].id}"\n'
-    )
-    for source, target in (
-        ("shown:data/a", "shown:data"),
-        ("near:data", "shown:data/new"),
-        ("shown:data", "near:"),
-        ("near:data/y", "shown:data/y"),
-    ):
-        refused(hibali, "sync", source, target)
-    assert read_tree(root) == {b"data/a/x": b"1", b"data/y": b"2"}
-    hibali("sync", "near:data/y", "shown:data/z", exit=0)

@@ -86,7 +86,7 @@ def test_without_the_package_its_kind_is_an_error_in_the_file(hibali: Any) -> No
     hibali.home.config.write_text('[sites.crate]\nkind = "box"\n[sites.crate.box]\nfolder = "/b"\n')
     hibali.home.config.chmod(0o600)
     message = hibali("sites", "list", "--json", exit=2).last["message"]
-    assert "line 2: sites.crate.kind: 'box' must be one of ssh, s3, local, url, " in message
+    assert "line 2: sites.crate.kind: 'box' must be one of ssh, s3, local" in message
 
 
 def test_files_are_pushed_to_and_pulled_from_its_store(with_plugin: Any) -> None:

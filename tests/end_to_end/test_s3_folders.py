@@ -66,5 +66,3 @@ def test_a_folder_needs_no_option(local_there: Transfers) -> None:
     there.make({b"a": b"1", b"empty": Folder()})
     assert there.push("--keep-empty-folders").last["empty_folders"] == 0
     assert (there.root / "empty").is_dir()
-    answer = there.hibali("push", there.source, "there:x", "--follow", "--keep-empty-folders", exit=2)
-    assert b"--keep-empty-folders" in answer.err

@@ -16,8 +16,7 @@ import pytest
 
 from tests.end_to_end.run_tools import Bench
 from tests.support.agent_signals import signal_working_agent, wait_for_agent_exit
-from tests.support.annex_protocol import AnnexRemoteClient
-from tests.support.command_signals import ENDS, NUMBERS, TOLERATED_SECONDS, check_end, signal_after
+from tests.support.command_signals import NUMBERS, TOLERATED_SECONDS, check_end, signal_after
 from tests.support.transfers import Transfers, counts
 from tests.support.trees import many_files, read_tree
 from tests.support.waiting import wait_for
@@ -172,20 +171,6 @@ def test_a_signal_ends_a_scheduled_run_and_its_command(local_there: Transfers, n
     wait_for_agent_exit(there)
     there.push()
     assert there.there() == FEW
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_the_special_remote_of_git_annex(local_there: Transfers, number: int) -> None:
-    there = local_there
-    conversation = AnnexRemoteClient(there.hibali.env, there.hibali.home.home, "there:annex")
-    try:
-        assert conversation.request("INITREMOTE") == "INITREMOTE-SUCCESS"
-        began = time.monotonic()
-        conversation.process.send_signal(number)
-        assert conversation.process.wait(10) in ENDS[signal.Signals(number)]
-        assert time.monotonic() - began <= TOLERATED_SECONDS
-    finally:
-        conversation.kill()
 
 
 @pytest.mark.heavy

@@ -1,15 +1,11 @@
-"""Test what `hibali status` and `hibali dashboard` show of real commands."""
+"""Test what `hibali status` shows of real commands."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
-import socket
 import subprocess
-import time
-from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -185,29 +181,3 @@ def test_a_recorded_file_that_the_server_lacks_is_only_removed_there(
     (there.source / "foreign").unlink()
     there.place.remove("data", b"foreign")
     assert records(there, there.source, "--remote")[-1]["there"] == {"added": 0, "modified": 0, "removed": 0}
-
-
-def test_the_dashboard_opens_once_and_its_end_waits_for_no_connection(local_there: Transfers) -> None:
-    hibali = local_there.hibali
-    process = hibali.start("dashboard", "--no-open", "--json")
-    output = local_there.hibali.home.folder / "0.out"
-    wait_for(lambda: output.read_bytes().endswith(b"\n"))
-    [record] = check_lines(output.read_bytes())
-    cookies = []
-    for status in (200, 403):
-        connection = HTTPConnection("127.0.0.1", record["port"], timeout=30)
-        connection.request("GET", record["url"].partition(str(record["port"]))[2])
-        answer = connection.getresponse()
-        cookies.append(answer.headers.get("set-cookie"))
-        assert answer.status == status
-        connection.close()
-    assert cookies[0].endswith("HttpOnly; SameSite=Strict")
-    assert cookies[1] is None
-    taken = hibali("dashboard", "--no-open", "--port", str(record["port"]), "--json", exit=2).last
-    assert taken["code"] == "port-unavailable"
-    with socket.create_connection(("127.0.0.1", record["port"])):  # one that never sends a request
-        began = time.monotonic()
-        process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 130
-        assert time.monotonic() - began < 4.5  # the connection ends after 5 seconds
-    assert json.loads(output.read_bytes().splitlines()[-1])["kind"] == "error"

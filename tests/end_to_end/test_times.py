@@ -61,18 +61,12 @@ def test_files_with_any_time_are_pushed_once_and_pulled_unchanged(
         there.hibali(*command, exit=0)
 
 
-@pytest.mark.parametrize("more", [[], ["--pack"]])
-def test_saved_plans_and_packs_support_any_time(
-    local_there: Transfers, tmp_path: Path, more: list[str]
-) -> None:
+def test_saved_plans_support_any_time(local_there: Transfers, tmp_path: Path) -> None:
     there = local_there
     there.make(TREE)
-    if more:
-        there.push(*more)
-    else:
-        there.hibali("plan", "-o", tmp_path / "plan", there.source, "there:data", exit=0)
-        there.hibali("apply", tmp_path / "plan", exit=0)
-    assert counts(there.push(*more))["files_moved"] == 0
+    there.hibali("plan", "-o", tmp_path / "plan", there.source, "there:data", exit=0)
+    there.hibali("apply", tmp_path / "plan", exit=0)
+    assert counts(there.push())["files_moved"] == 0
     there.pull(tmp_path / "back")
     assert times_of(tmp_path / "back") == times_of(there.source)
     there.hibali("history", exit=0)

@@ -68,15 +68,9 @@ def test_push_needs_a_site_as_target_and_pull_as_source(
         ("mkdir", "there"),
         ("manifest", "got", "-o", "there"),
         ("manifest", "got", "--bagit", "there"),
-        ("report", "-o", "there"),
-        ("runs", "report", "-o", "there"),
         ("runs", "collect", "20260102-030405-0a1b2c3d", "there"),
         ("runs", "collect", "20260102-030405-0a1b2c3d", "--table", "there"),
-        ("runs", "export", "20260102-030405-0a1b2c3d", "--ro-crate", "there"),
         ("run", "nothing", "answers.json", "--site", "there", "--wait", "--collect", "there"),
-        ("bundle", "create", "20260102-030405-0a1b2c3d", "-o", "there"),
-        ("pipelines", "remotes", "add", "lab", "there"),
-        ("schedule", "metrics", "--file", "there"),
     ],
 )
 def test_the_name_of_a_site_without_a_colon_is_never_a_target(

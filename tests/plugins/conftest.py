@@ -9,6 +9,7 @@ from tests.end_to_end.conftest import (
     unmounted,
     unprivileged,
 )
+from tests.end_to_end.test_wrong_direction import world
 from tests.unit.transfers.stores.conftest import server
 
 __all__ = [
@@ -20,4 +21,5 @@ __all__ = [
     "transfers_to",
     "unmounted",
     "unprivileged",
+    "world",
 ]

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from hibali import __version__
+from tests.support.folders import describes_all
 
 CLONE = Path(__file__).resolve().parents[2]
 RECIPE = (CLONE / "packaging/conda/recipe.yaml").read_text()
@@ -40,6 +41,7 @@ def project() -> dict[str, Any]:
     return found
 
 
+@describes_all
 def test_the_bill_of_materials_matches_the_lock_file() -> None:
     done = subprocess.run(
         [sys.executable, "packaging/sbom.py", "--check"],

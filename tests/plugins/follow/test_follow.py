@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from tests.end_to_end.test_overlap import TREE as OVERLAPPING
+from tests.end_to_end.test_overlap import refused
 from tests.schemas import check_lines
 from tests.support.command_signals import TOLERATED_SECONDS
 from tests.support.small_filesystem import small_filesystem
@@ -336,3 +338,16 @@ def test_a_missing_root_is_not_created(unmounted: Transfers) -> None:
     assert answer.last["code"] == "no-such-folder", str(answer)
     assert answer.last["hint"].endswith("hibali mkdir there:@data")
     assert not unmounted.root.parent.exists()
+
+
+def test_a_followed_source_must_not_contain_its_target(local_there: Transfers) -> None:
+    there = local_there
+    make_tree(there.root, OVERLAPPING)
+    refused(there.hibali, "push", "--follow", there.root / "a", "there:data/a/copy")
+    refused(there.hibali, "push", "--follow", there.root / "a", "there:data")
+
+
+def test_empty_folders_are_not_followed(local_there: Transfers) -> None:
+    local_there.make({b"a": b"1"})
+    words = ("push", local_there.source, "there:x", "--follow", "--keep-empty-folders")
+    assert b"--keep-empty-folders" in local_there.hibali(*words, exit=2).err

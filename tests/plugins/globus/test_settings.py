@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -142,3 +143,9 @@ paths = {{ "/" = "/all/" }}
     ]  # fmt: skip
     assert [path_in_collection(yy, path) for path in ("/a", "~", "~/a")] == ["/a", "/~", "/~/a"]
     assert [path_in_collection(zz, path) for path in ("/", "/a/b")] == ["/all/", "/all/a/b"]
+
+
+def test_options_set_the_collection_of_a_site_of_another_kind(hibali: Any) -> None:
+    collection = ("--globus", "a0a0a0a0-1111-2222-3333-444444444444", "--globus-path", "/p=/q")
+    hibali("sites", "add", "full", "--ssh", "h", "--root", "a=/a", *collection, "--no-check", exit=0)
+    assert hibali("sites", "show", "full", "--json").last["globus"]["paths"] == {"/p": "/q"}

@@ -15,10 +15,28 @@ from typing import Any
 
 import pytest
 
+import hibali as api
+from tests.end_to_end.test_one_session import add_site as add_single_session
+from tests.end_to_end.test_one_session import check_commands
+from tests.end_to_end.test_overlap import TREE as OVERLAPPING
+from tests.end_to_end.test_overlap import refused
+from tests.end_to_end.test_renamed_folders import moved_away, once
+from tests.end_to_end.test_times import TREE as TIMES
+from tests.end_to_end.test_times import times_of
 from tests.support.agent_signals import wait_for_agent_exit
 from tests.support.backends import PARTIAL
-from tests.support.transfers import STORES, Transfers, actions, failed
-from tests.support.trees import HOSTILE_NAMES, File, Folder, Link, Tree, many_files, read_tree, sha256
+from tests.support.transfers import STORES, Transfers, actions, counts, failed
+from tests.support.trees import (
+    HOSTILE_NAMES,
+    File,
+    Folder,
+    Link,
+    Tree,
+    make_tree,
+    many_files,
+    read_tree,
+    sha256,
+)
 
 MIB = 1 << 20
 INDEXES = ".hibali/packs/"
@@ -334,3 +352,45 @@ def test_a_missing_root_is_not_created(unmounted: Transfers) -> None:
     assert answer.last["code"] == "no-such-folder", str(answer)
     assert answer.last["hint"].endswith("hibali mkdir there:@data")
     assert not unmounted.root.parent.exists()
+
+
+def test_packs_in_the_target_are_refused_as_source(local_there: Transfers) -> None:
+    there = local_there
+    make_tree(there.folder / "ov/keep", OVERLAPPING)
+    there.hibali("sync", "--pack", there.folder / "ov/keep", there.folder / "ov/packed", exit=0)
+    refused(there.hibali, "sync", "--delete", there.folder / "ov/packed", there.folder / "ov")
+    there.hibali("sync", f"{there.folder}/ov/packed/four", there.folder / "ov/five", exit=0)
+
+
+def test_packs_support_any_time(local_there: Transfers, tmp_path: Path) -> None:
+    local_there.make(TIMES)
+    local_there.push("--pack")
+    assert counts(local_there.push("--pack"))["files_moved"] == 0
+    local_there.pull(tmp_path / "back")
+    assert times_of(tmp_path / "back") == times_of(local_there.source)
+    local_there.hibali("history", exit=0)
+
+
+@pytest.mark.parametrize("transport", ["agent", "sftp"])
+def test_packs_are_sent_where_a_login_has_one_session(
+    hibali: Any, single_session: Any, tmp_path: Path, transport: str
+) -> None:
+    more = f'transport = "{transport}"\n'
+    add_single_session(hibali, tmp_path / "data", single_session.host, single_session.command, more)
+    check_commands(hibali, (("push d far:packed --pack", 0), ("ls far:packed/no", 3)))
+
+
+@pytest.mark.parametrize(
+    "replace", [False, pytest.param(True, marks=pytest.mark.heavy)], ids=["renamed", "replaced"]
+)
+@pytest.mark.parametrize(
+    "word", ["local", *(pytest.param(word, marks=pytest.mark.heavy) for word in ("ssh", "sftp"))]
+)
+def test_a_target_that_is_renamed_away_is_no_success(transfers_to: Any, word: str, *, replace: bool) -> None:
+    there, tree = transfers_to(word), {**many_files(700, 3000, folders=4), b"large": bytes(9_000_000)}
+    there.make(tree)
+    away = once(moved_away(there.root, replace=replace))
+    with pytest.raises(api.HibaliError) as raised:
+        api.push(there.source, "there:data", pack=True, on_event=away)
+    assert raised.value.exit in {5, 6}
+    assert api.push(there.source, "there:data", pack=True).files_moved == len(tree)

@@ -39,7 +39,7 @@ def test_the_help_lists_every_command_in_at_most_six_sections() -> None:
     assert "copy" not in listed
 
 
-@pytest.mark.parametrize("word", ["runs", "pipelines", "sites", "schedule"])
+@pytest.mark.parametrize("word", ["runs", "pipelines", "sites"])
 def test_the_help_of_a_group_lists_every_command_of_it(word: str) -> None:
     context = click.Context(root)
     group = root.get_command(context, word)
