@@ -246,8 +246,9 @@ def _similar_command(name: str, group: click.Group, context: click.Context) -> s
     """Return the command of a group whose name is similar to an unknown one."""
     from hibali.text import nearest  # start-up: only for wrong commands
 
-    if context.parent is None and name in _ELSEWHERE:
-        return _ELSEWHERE[name]
+    elsewhere = _ELSEWHERE.get(name, "") if context.parent is None else ""
+    if elsewhere and group.get_command(context, elsewhere.partition(" ")[0]):
+        return elsewhere
     return nearest(name, group.list_commands(context))
 
 

@@ -223,23 +223,28 @@ def _write_record(record: dict[str, Any]) -> None:
 
 def _first_steps() -> list[str]:
     """Return the first commands to run on this machine, each line a command and its effect."""
+    from hibali.plugins import if_offered  # start-up: not for other failures
+
     names = _site_names()
     if not names:
         lines = [
-            ("hibali init", "add a first site, and send a first file to it"),
-            ("hibali sites import", "show the sites that ssh and rclone already know"),
-            ("hibali sites add NAME --ssh HOST", "or add one yourself"),
+            (if_offered("init", "hibali init"), "add a first site, and send a first file to it"),
+            (
+                if_offered("sites.import", "hibali sites import"),
+                "show the sites that ssh and rclone already know",
+            ),
+            ("hibali sites add NAME --ssh HOST", if_offered("init", "or ") + "add one yourself"),
         ]
     else:
         site = names[0]
         lines = [
             ("hibali sites list", f"your sites: {', '.join(names[:4])}{' ...' * (len(names) > 4)}"),
-            (f"hibali doctor {site}", "check the site, from its name to a job"),
+            (if_offered("doctor", f"hibali doctor {site}"), "check the site, from its name to a job"),
             (f"hibali ls {site}:", "list its files"),
             (f"hibali push FOLDER {site}:FOLDER", "send a folder and verify it"),
         ]
     width = max(len(line) for line, _ in lines)
-    return [f"{line:<{width}}   {meaning}" for line, meaning in lines]
+    return [f"{line:<{width}}   {meaning}" for line, meaning in lines if line]
 
 
 def _site_names() -> list[str]:

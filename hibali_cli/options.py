@@ -189,13 +189,6 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
 COMMON_NAMES = ("json", "quiet", "verbose", "config", "no_progress", "max_time")
 
 
-accept_prologue_option = click.option(
-    "--accept-prologue",
-    is_flag=True,
-    help="Allow the shell lines of a profile that your jobs run; --yes does not.",
-)
-
-
 def add_common_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the common options to a command's function, after its own and in the same order everywhere."""
     own = list(getattr(function, "__click_params__", []))

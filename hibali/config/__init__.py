@@ -1,1 +1,1 @@
-"""The configuration file: its schema, sites, editing and importers."""
+"""The configuration file: its schema, sites and editing."""

@@ -6,7 +6,7 @@ import click
 
 from hibali_cli.command import Section, command, command_group
 from hibali_cli.fields import SITE, fields_option
-from hibali_cli.options import NEW_NAME, accept_prologue_option, duration_of
+from hibali_cli.options import NEW_NAME, duration_of
 
 
 @command(
@@ -126,37 +126,6 @@ def gate_command() -> None:
 
     A site can set it in sshd_config (ForceCommand) or in authorized_keys (command="..."). It allows the SFTP
     server, the agent's one constant command, and sbatch, squeue, sacct, scancel and scontrol with plain arguments.
-    """
-
-
-_IMPORT_EXAMPLES = [
-    ("hibali sites import", "List the sites in ~/.ssh/config and rclone.conf."),
-    ("hibali sites import ssh --only juwels --yes", "Add one of them."),
-    (
-        "hibali sites import https://hpc.example.org/hibali.toml --user me",
-        "Show the sites that a computing centre publishes, and add them after confirmation.",
-    ),
-]
-
-
-@command(
-    "import", calls="hibali_cli.handlers.site_import:import_sites", asks="always", examples=_IMPORT_EXAMPLES
-)
-@click.argument("source", metavar="[ssh|rclone|FILE|URL]", required=False)
-@click.option("--from", "origin", metavar="ssh|rclone|FILE|URL", help="The source, as an option.")
-@click.option("--only", multiple=True, metavar="NAME", help="Only the site with this name; repeatable.")
-@click.option("--user", metavar="NAME", help="Log in to the sites of a profile as NAME.")
-@click.option("--account", metavar="A", help="Charge jobs at the sites of a profile to this account.")
-@click.option("--ssh-config", metavar="FILE", help="Use FILE instead of ~/.ssh/config.")
-@click.option("--replace", is_flag=True, help="Replace existing sites with the same names.")
-@click.option("--yes", is_flag=True, help="Add them without confirmation.")
-@accept_prologue_option
-def import_command() -> None:
-    """Import sites from ssh, rclone, or a profile that a computing centre publishes.
-
-    The settings are shown as they would be written. On a terminal hibali asks for confirmation, elsewhere --yes is needed. Passwords
-    and keys are not copied, and hibali does not connect to the hosts; `hibali doctor SITE` does. If a profile has shell lines that
-    your jobs run (`prologue`), hibali shows them and asks for that, too.
     """
 
 
@@ -302,7 +271,6 @@ sites_command = command_group(
     commands={
         "Configured sites": (
             add_command,
-            import_command,
             list_command,
             show_command,
             remove_command,

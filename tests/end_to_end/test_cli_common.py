@@ -183,7 +183,7 @@ def test_a_group_without_a_command_shows_its_help_on_stdout_and_is_2(hibali: Any
         assert done.out == hibali(*words, "--help", exit=0).out
         assert out.startswith(f"Usage: hibali {' '.join(words)} ")
     else:
-        assert "hibali init" in out
+        assert "hibali sites add" in out
         assert "hibali --help" in out
 
 
@@ -301,3 +301,17 @@ def test_characters_that_a_locale_lacks_cause_no_failure(run: Run, environment: 
     done = run(sys.executable, "-c", PROBE, "probe", "line")
     assert done.returncode == 0
     assert done.stdout == "caf\\xe9\\x1b[0m\n"
+
+
+def test_misspelled_commands_get_suggestions(hibali: Any) -> None:
+    hibali("sites", "add", "juwels", "--local", "/tmp", "--no-check", exit=0)
+    for words, meant in (
+        (("pusj", "a", "b"), "'push'"),
+        (("upload", "a", "b"), "'push'"),
+        (("sites", "lst"), "'list'"),
+        (("push", "a", "juwels:b", "--dry-rum"), "'--dry-run'"),
+        (("ls", "juwles:x"), "juwels"),
+        (("sites", "check", "jwels"), "juwels"),
+        (("sites", "show", "juwel"), "juwels"),
+    ):
+        assert f"Did you mean {meant}?" in hibali(*words, exit=2).err.decode(), words

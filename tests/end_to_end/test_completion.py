@@ -72,7 +72,7 @@ def bin_of(hibali: Any) -> Path:
 
 def test_names_are_completed_without_contacting_a_site(known: Any) -> None:
     assert offered(known, "hibali sites show ") == {"far", "here"}
-    assert offered(known, "hibali doctor f") == {"far"}
+    assert offered(known, "hibali sites check f") == {"far"}
     assert offered(known, "hibali ls ") == {"far:", "here:"}
     assert offered(known, "hibali ls far:") == {"@scratch/"}
     assert offered(known, "hibali ls here:r") == {"raw/", "raw\\ data/", "read.me"}

@@ -22,7 +22,7 @@ LEFT_OUT: dict[str, dict[str, str]] = {
         "hibali pipelines remotes add lab git@git.example.org:lab/pipelines.git --images": "the same remote again",
     },
     "site-setup": {
-        "hibali  ": "it only prints the first command, and ends with 2: test_first_steps.py",
+        "hibali  ": "it only prints the first command, and ends with 2: test_cli_common.py",
         "hibali init   ": "it asks questions: test_first_steps.py",
         "hibali sites import ssh": "it reads what belongs to the account, wherever HOME is: test_sites_import.py",
         "hibali sites import https:": "no such server: test_sites_import.py",

@@ -72,17 +72,6 @@ def test_commands_work_where_a_login_has_one_session(
     check_commands(hibali, commands_over(transport))
 
 
-def test_a_job_runs_where_a_login_has_one_session(hibali: Any, host: Any, tmp_path: Path) -> None:
-    more = '[sites.far.scheduler]\nname = "direct"\n[sites.far.container]\nname = "bare"\n'
-    add_site(hibali, tmp_path / "data", host.host, host.command, more)
-    steps = {
-        each["name"]: each["verdict"]
-        for each in hibali("doctor", "far", "--job", "--json", exit=0).lines[:-1]
-        if each["kind"] == "step"
-    }
-    assert steps["job"] == "ok"
-
-
 def test_where_a_second_login_is_refused_the_reason_is_ssh_s_own(
     hibali: Any, host: Any, tmp_path: Path
 ) -> None:

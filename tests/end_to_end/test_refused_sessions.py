@@ -117,13 +117,3 @@ def test_a_refused_chroot_is_not_retried_for_minutes(hibali: Any, tmp_path: Path
         error = refusal(hibali, "push", "data", "far:data", exit=5)
         assert "UNKNOWN port" not in error["message"]
         assert "just after the login" in error["message"]
-
-
-def test_doctor_blames_the_server_and_not_the_login(hibali: Any, forced: tuple[SshServer, Path]) -> None:
-    server, file = forced
-    file.write_text(f"#!/bin/sh\n{CLOSED}\n")
-    add_site(hibali, server)
-    found = hibali("doctor", "far", "--json", exit=4).lines
-    [step] = [each for each in found if each.get("verdict") == "fault"]
-    assert (step["name"], step["code"]) == ("transport", "session-refused")
-    assert "closed on 2026-01-01" in step["found"]

@@ -246,3 +246,15 @@ def test_no_two_plugins_declare_the_same_name() -> None:
         for name in each
     ]
     assert len(names) == len(set(names))
+
+
+def test_without_setup_no_command_of_it_is_suggested(tmp_path: Path) -> None:
+    environment = tree_without(tmp_path, {"setup"})
+    first = call(environment, "-m", "hibali_cli").stdout
+    assert "hibali sites add NAME --ssh HOST   add one yourself" in first
+    (tmp_path / "HIBALI_CONFIG").write_text('[sites.xx]\nkind = "local"\n')
+    (tmp_path / "HIBALI_CONFIG").chmod(0o600)
+    later = call(environment, "-m", "hibali_cli").stdout
+    assert "hibali ls xx:" in later
+    assert re.findall("hibali (?:init|doctor|sites import)", first + later) == []
+    assert "Did you mean" not in call(environment, "-m", "hibali_cli", "setup").stderr

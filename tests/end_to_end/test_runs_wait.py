@@ -73,13 +73,12 @@ def test_watching_and_questions_do_not_mention_resuming(bench: Bench) -> None:
     assert terminal.end(15) == 130
     assert RESUME not in terminal.screen()
     assert "The run continues at here" in terminal.screen()
-    for words in (("init",), ("pipelines", "example", bench.reference, "--ask")):
-        terminal = at_terminal(bench, *words)
-        terminal.until(lambda screen: re.search(r"[]:?>]\s*$", screen) is not None)
-        terminal.press(b"\x03")
-        assert terminal.end(15) == 130, words
-        assert "interrupted" in terminal.screen()
-        assert "again" not in terminal.screen().partition("interrupted")[2], words
+    terminal = at_terminal(bench, "pipelines", "example", bench.reference, "--ask")
+    terminal.until(lambda screen: re.search(r"[]:?>]\s*$", screen) is not None)
+    terminal.press(b"\x03")
+    assert terminal.end(15) == 130
+    assert "interrupted" in terminal.screen()
+    assert "again" not in terminal.screen().partition("interrupted")[2]
 
 
 def test_unique_prefixes_of_ids_are_accepted(bench: Bench, go: Path) -> None:

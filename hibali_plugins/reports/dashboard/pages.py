@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from hibali.amounts import format_duration, format_size
+from hibali.plugins import if_offered
 from hibali.text import counted, path_from_fields, printable, without_controls
 from hibali_cli.handlers.runs import about_run, tasks_text
 from hibali_cli.handlers.status import operation_line, operation_title
@@ -131,14 +132,15 @@ def _check_values(site: str, check: SiteCheck | None, now: float) -> dict[str, s
         return {"kind": "succeeded", "health": "healthy", "age": age}
     about = f"{check.about}: " if check.about else ""
     others = check.problems - 1
-    more = f"; {counted(others, 'other problem')}: hibali doctor {site}" if others else ""
+    again = if_offered("doctor", f"hibali doctor {site}") or f"hibali sites check {site}"
+    more = f"; {counted(others, 'other problem')}: {again}" if others else ""
     return {
         "kind": "failed",
         "health": "failed",
         "age": age,
         "code": check.code,
         "message": f"{about}{check.message}{more}",
-        "hint": check.hint or f"hibali doctor {site}",
+        "hint": check.hint or again,
         "by": f"hibali {check.by}",
     }
 

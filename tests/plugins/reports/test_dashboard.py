@@ -150,7 +150,7 @@ def test_the_last_check_of_each_site_fits_a_phone(hibali: Any, tmp_path: Path) -
     hibali.home.config.write_text("version = 1\n" + "".join(sites))
     hibali.home.config.chmod(0o600)
     hibali("sites", "check", "good", exit=0)
-    hibali("doctor", "lost", exit=3)
+    hibali("sites", "check", "lost", exit=3)
     url = start(hibali, 0)
     with browser(tmp_path / "profile") as shown:
         show(shown, url, "Overview")

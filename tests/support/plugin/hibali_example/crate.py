@@ -12,7 +12,7 @@ from hibali.events import Listener
 from hibali.text import counted
 from hibali_cli.command import AddedOptions, Section, command
 from hibali_cli.options import Common
-from runs.doctor.steps import StepList
+from runs.doctor_steps import StepList
 from transfers.remote.host import RemoteHost
 
 

@@ -1,4 +1,4 @@
-"""Test `hibali doctor` at sites with other means of access: GSI, a data host, GridFTP and Globus."""
+"""Test `hibali doctor` at sites with other means of access: GSI, a data host, GridFTP, Globus, servers that end sessions, a package."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from typing import Any
 
 import pytest
 
-from tests.end_to_end.test_doctor import steps
+from tests.end_to_end.test_one_session import add_site as add_single_session_site
+from tests.end_to_end.test_plugin import add_box
+from tests.end_to_end.test_refused_sessions import CLOSED
+from tests.end_to_end.test_refused_sessions import add_site as add_forced_site
+from tests.plugins.setup.test_doctor import steps
 from tests.services.globus import Globus
 from tests.services.grid import Grid
 from tests.services.processes import free_port
@@ -98,3 +102,30 @@ def test_the_globus_collection_is_checked_with_and_without_ssh(
     del hibali.env[SECRET]
     verdicts, fault, _ = steps(hibali, "vault", exit=4)
     assert (fault["name"], verdicts["collection"]) == ("globus login", "not-tried")
+
+
+def test_a_job_runs_where_a_login_has_one_session(hibali: Any, host: Any, tmp_path: Path) -> None:
+    more = '[sites.far.scheduler]\nname = "direct"\n[sites.far.container]\nname = "bare"\n'
+    add_single_session_site(hibali, tmp_path / "data", host.host, host.command, more)
+    verdicts, _, _ = steps(hibali, "far", "--job", exit=0)
+    assert verdicts["job"] == "ok"
+
+
+def test_doctor_blames_the_server_and_not_the_login(hibali: Any, forced: tuple[SshServer, Path]) -> None:
+    server, file = forced
+    file.write_text(f"#!/bin/sh\n{CLOSED}\n")
+    add_forced_site(hibali, server)
+    verdicts, fault, _ = steps(hibali, "far", exit=4)
+    assert list(verdicts.values()).count("fault") == 1
+    assert (fault["name"], fault["code"]) == ("transport", "session-refused")
+    assert "closed on 2026-01-01" in fault["found"]
+
+
+def test_a_package_adds_a_kind_of_site_and_a_step(with_plugin: Any) -> None:
+    add_box(with_plugin)
+    (with_plugin.home.folder / "a").write_bytes(b"a")
+    with_plugin("push", "a", "crate:kept/", exit=0)
+    records = with_plugin("doctor", "crate", "--json", exit=0).lines
+    found = {each["name"]: each["found"] for each in records if each["kind"] == "step"}
+    assert list(found) == ["settings", "endpoint", "writes", "files"]
+    assert found["files"] == "1 file"

@@ -17,7 +17,7 @@ from hibali.ssh.gsi import format_time_left, ready_proxy, seconds_left
 from hibali.ssh_options import SshOptions, is_known_host, query_options
 from hibali.system_errors import reason_of
 from hibali.text import one_line, printable
-from runs.doctor.steps import StepList
+from runs.doctor_steps import StepList
 
 _SECONDS = 10.0
 _GREETING_BYTES = 255  # RFC 4253, 4.2

@@ -16,11 +16,11 @@ from hibali.events import Listener
 from hibali.http.client import Response
 from hibali.plugins import find, names_of
 from hibali.request_limits import request_limit
+from hibali_plugins.setup import machine
+from hibali_plugins.setup.machine import check_login
+from hibali_plugins.setup.network import check_collection, check_reachable, check_without_login
 from runs import rate_limits
-from runs.doctor import machine
-from runs.doctor.machine import check_login
-from runs.doctor.network import check_collection, check_reachable, check_without_login
-from runs.doctor.steps import StepList
+from runs.doctor_steps import StepList
 from runs.site_health import record_check
 from transfers.check import check_store
 from transfers.remote.host import RemoteHost

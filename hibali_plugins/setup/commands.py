@@ -1,16 +1,21 @@
-"""`hibali init` and `hibali doctor`."""
+"""`hibali init`, `hibali doctor` and `hibali sites import`."""
 
 from __future__ import annotations
 
 import click
 
 from hibali_cli.command import Section, command
-from hibali_cli.options import accept_prologue_option
+
+_accept_prologue_option = click.option(
+    "--accept-prologue",
+    is_flag=True,
+    help="Allow the shell lines of a profile that your jobs run; --yes does not.",
+)
 
 
 @command(
     "init",
-    calls="hibali_cli.handlers.init:set_up",
+    calls="hibali_plugins.setup.init:set_up",
     asks="always",
     section=Section.SETUP,
     examples=[
@@ -35,7 +40,7 @@ from hibali_cli.options import accept_prologue_option
 @click.option("--to", metavar="SITE[:PATH]", help="The target of the first file.")
 @click.option("--no-push", is_flag=True, help="Send no file.")
 @click.option("--yes", is_flag=True, help="Do not ask questions.")
-@accept_prologue_option
+@_accept_prologue_option
 def init_command() -> None:
     """Set up hibali: choose sites known to ssh and rclone, check them, and send a first file.
 
@@ -46,7 +51,7 @@ def init_command() -> None:
 
 @command(
     "doctor",
-    calls="hibali_cli.handlers.init:check_on_request",
+    calls="hibali_plugins.setup.init:check_on_request",
     section=Section.SETUP,
     examples=[
         ("hibali doctor juwels", "Check everything from the host name to the scheduler, step by step."),
@@ -66,4 +71,36 @@ def doctor_command() -> None:
     The steps are name, connection, host key, login, roots, writing, clock, space, scheduler and container runtime; of an object store endpoint,
     credentials, bucket and writing; where configured, proxy, data host, GridFTP and Globus. Steps that depend on a failed step are skipped. hibali logs in once, and
     removes all test files. The exit code is that of the worst problem; warnings do not count.
+    """
+
+
+@command(
+    "import",
+    section="Configured sites",
+    calls="hibali_plugins.setup.importing:import_sites",
+    asks="always",
+    examples=[
+        ("hibali sites import", "List the sites in ~/.ssh/config and rclone.conf."),
+        ("hibali sites import ssh --only juwels --yes", "Add one of them."),
+        (
+            "hibali sites import https://hpc.example.org/hibali.toml --user me",
+            "Show the sites that a computing centre publishes, and add them after confirmation.",
+        ),
+    ],
+)
+@click.argument("source", metavar="[ssh|rclone|FILE|URL]", required=False)
+@click.option("--from", "origin", metavar="ssh|rclone|FILE|URL", help="The source, as an option.")
+@click.option("--only", multiple=True, metavar="NAME", help="Only the site with this name; repeatable.")
+@click.option("--user", metavar="NAME", help="Log in to the sites of a profile as NAME.")
+@click.option("--account", metavar="A", help="Charge jobs at the sites of a profile to this account.")
+@click.option("--ssh-config", metavar="FILE", help="Use FILE instead of ~/.ssh/config.")
+@click.option("--replace", is_flag=True, help="Replace existing sites with the same names.")
+@click.option("--yes", is_flag=True, help="Add them without confirmation.")
+@_accept_prologue_option
+def import_command() -> None:
+    """Import sites from ssh, rclone, or a profile that a computing centre publishes.
+
+    The settings are shown as they would be written. On a terminal hibali asks for confirmation, elsewhere --yes is needed. Passwords
+    and keys are not copied, and hibali does not connect to the hosts; `hibali doctor SITE` does. If a profile has shell lines that
+    your jobs run (`prologue`), hibali shows them and asks for that, too.
     """

@@ -13,7 +13,6 @@ import click
 
 from hibali.config.edit import add_site
 from hibali.config.edit_keys import set_value
-from hibali.config.importers import Proposal, name_site
 from hibali.config.kinds import kind_of
 from hibali.config.model import Site
 from hibali.config.settings import Settings
@@ -24,7 +23,11 @@ from hibali.system_errors import reason_of
 from hibali.text import counted, did_you_mean, printable
 from hibali_cli.dialogue import read_line, terminal_as_stdout
 from hibali_cli.handlers.site_check import as_access_or_later
-from hibali_cli.handlers.site_import import (
+from hibali_cli.options import Common
+from hibali_cli.output import coloured, write_message
+from hibali_cli.path_completion import complete_last, complete_path
+from hibali_cli.progress import listening
+from hibali_plugins.setup.importing import (
     ImportRequest,
     add_proposals,
     change_of,
@@ -32,12 +35,9 @@ from hibali_cli.handlers.site_import import (
     find_sites,
     show_proposals,
 )
-from hibali_cli.options import Common
-from hibali_cli.output import coloured, write_message
-from hibali_cli.path_completion import complete_last, complete_path
-from hibali_cli.progress import listening
-from runs.doctor.site import WantsJob, diagnose_site
-from runs.doctor.steps import Step, StepList, StepStatus
+from hibali_plugins.setup.site import WantsJob, diagnose_site
+from hibali_plugins.setup.sources import Proposal, name_site
+from runs.doctor_steps import Step, StepList, StepStatus
 from runs.site_commands import choosing, find_batch_systems
 
 _WIDTH = max(len(status) for status in StepStatus)

@@ -19,12 +19,7 @@ from hibali.locations import work_path
 from hibali.retry import pause
 from hibali.ssh_options import SshOptions
 from hibali.text import counted, one_line, printable
-from registry.descriptor import read_descriptor
-from registry.invocation import check_invocation
-from runs.cancel import cancel_run
-from runs.clean import CleanRequest, clean_run
-from runs.containers.base import load_container
-from runs.doctor.network import (
+from hibali_plugins.setup.network import (
     check_proxy,
     check_reachable,
     indirect_reason,
@@ -32,7 +27,12 @@ from runs.doctor.network import (
     query_ssh_options,
     ssh_address,
 )
-from runs.doctor.steps import StepList
+from registry.descriptor import read_descriptor
+from registry.invocation import check_invocation
+from runs.cancel import cancel_run
+from runs.clean import CleanRequest, clean_run
+from runs.containers.base import load_container
+from runs.doctor_steps import StepList
 from runs.launch import launch
 from runs.model import Run, State
 from runs.poll import update

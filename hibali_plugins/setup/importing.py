@@ -9,9 +9,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from hibali.config import importers
 from hibali.config.edit import Change, add_site, plan_site, render_site
-from hibali.config.importers import Found, Passed, Proposal, proposals_in
 from hibali.config.model import Site
 from hibali.config.settings import Settings
 from hibali.errors import NotFoundError, RefusedError
@@ -21,6 +19,8 @@ from hibali.system_errors import unreadable
 from hibali.text import did_you_mean, printable
 from hibali_cli.dialogue import read_line, terminal_as_stdout
 from hibali_cli.options import Common
+from hibali_plugins.setup import sources
+from hibali_plugins.setup.sources import Found, Passed, Proposal, proposals_in
 
 OWN = ("ssh", "rclone")
 
@@ -39,15 +39,15 @@ class ImportRequest(NamedTuple):
 def find_sites(settings: Settings, request: ImportRequest) -> list[Found]:
     """Find sites in the source. Raises `NotFoundError`, `UsageError`, `RefusedError`, and as `hibali.http.fetch.fetch` does."""
     if request.source not in {"", *OWN}:
-        found = importers.read_profile(_read(settings, request.source), printable(request.source))
-        return [importers.with_account(each, request.user, request.account) for each in found]
+        found = sources.read_profile(_read(settings, request.source), printable(request.source))
+        return [sources.with_account(each, request.user, request.account) for each in found]
     gathered: list[Found] = []
     if request.source in {"", "ssh"}:
-        gathered += importers.propose_ssh_hosts(Path(request.ssh_config) if request.ssh_config else None, ())
-    path = importers.rclone_config_file()
+        gathered += sources.propose_ssh_hosts(Path(request.ssh_config) if request.ssh_config else None, ())
+    path = sources.rclone_config_file()
     if request.source == "rclone" or (request.source == "" and path.exists()):
         used_names = [each.name for each in proposals_in(gathered)]
-        gathered += importers.propose_rclone_remotes(path, used_names)
+        gathered += sources.propose_rclone_remotes(path, used_names)
     return gathered
 
 
@@ -57,10 +57,10 @@ def _read(settings: Settings, source: str) -> bytes:
         origins = set(settings.catalogue.origins)
         if parts.scheme == "http" and parts.hostname in {"localhost", "127.0.0.1", "::1"}:
             origins.add(f"http://{parts.netloc}")
-        return fetch(source, frozenset(origins), importers.MOST_BYTES)
+        return fetch(source, frozenset(origins), sources.MOST_BYTES)
     try:
         with Path(source).open("rb") as stream:
-            return stream.read(importers.MOST_BYTES + 1)
+            return stream.read(sources.MOST_BYTES + 1)
     except FileNotFoundError:
         hint = "Use ssh, rclone, a file, or a URL: hibali sites import ssh"
         raise NotFoundError("no-such-file", "the file does not exist", subject=source, hint=hint) from None

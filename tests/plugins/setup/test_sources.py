@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hibali.config import importers
 from hibali.config.edit import check_site_table, render_site
-from hibali.config.importers import Passed, Proposal, name_site
 from hibali.config.model import SITE_NAME
 from hibali.errors import HibaliError, RefusedError, UsageError
 from hibali.text import did_you_mean, nearest
+from hibali_plugins.setup import sources
+from hibali_plugins.setup.sources import Passed, Proposal, name_site
+from tests.services.session import REPOSITORY
 
 WORD = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=30)
 
@@ -26,14 +27,14 @@ def test_ssh_names_come_from_host_lines_only() -> None:
         'Host one "two" *.example.org !three four?  # five\n'
         "  HostName=six\nhost\tseven\nHOST = eight\nMatch host nine\nInclude a.d/* ~/b\n#Host ten\n"
     )
-    found = importers.read_lines(text)
+    found = sources.read_lines(text)
     assert found.names == [("one", 1), ("two", 1), ("seven", 3), ("eight", 4)]
     assert found.includes == [("a.d/*", 6), ("~/b", 6)]
 
 
 @given(st.text(max_size=300))
 def test_any_text_is_read_as_ssh_configuration(text: str) -> None:
-    for word, line in importers.read_lines(text).names:
+    for word, line in sources.read_lines(text).names:
         assert word
         assert not set("*?!") & set(word)
         assert 1 <= line <= len(text.splitlines())
@@ -42,7 +43,7 @@ def test_any_text_is_read_as_ssh_configuration(text: str) -> None:
 def test_files_that_include_each_other_end(tmp_path: Path) -> None:
     (tmp_path / "config").write_text("Include config other\nHost first\n")
     (tmp_path / "other").write_text("Host second\nInclude missing config\n")
-    assert {name for name, _ in importers.find_names(tmp_path / "config")} == {"first", "second"}
+    assert {name for name, _ in sources.find_names(tmp_path / "config")} == {"first", "second"}
 
 
 @given(WORD, st.sets(WORD, max_size=3))
@@ -84,9 +85,7 @@ def test_remotes_become_valid_sites_without_secrets(
     secrets = dict.fromkeys(
         ("pass", "secret_access_key", "bearer_token", "key_pem", "access_key_id"), "S3CR3T"
     )
-    found = importers.propose_remotes(
-        {name: {**each, **secrets} for name, each in remotes.items()}, "file", ()
-    )
+    found = sources.propose_remotes({name: {**each, **secrets} for name, each in remotes.items()}, "file", ())
     assert len(found) == len(remotes)
     for each in found:
         assert "S3CR3T" not in repr(each)
@@ -98,7 +97,7 @@ def test_remotes_become_valid_sites_without_secrets(
 @given(st.text(max_size=300))
 def test_any_text_is_a_rclone_conf_or_an_error(text: str) -> None:
     with contextlib.suppress(UsageError):  # no other exception is allowed
-        importers.propose_remotes(importers.read_remotes(text, "file"), "file", ())
+        sources.propose_remotes(sources.read_remotes(text, "file"), "file", ())
 
 
 def test_notes_list_missing_settings_of_rclone_remotes() -> None:
@@ -109,7 +108,7 @@ def test_notes_list_missing_settings_of_rclone_remotes() -> None:
         "[cloud]\ntype = webdav\nurl = https://cloud.example.org/dav\nuser = me\npass = obscured\n"
         "[plain]\ntype = webdav\nurl = http://cloud.example.org/dav\n[drive]\ntype = drive\n"
     )
-    found = importers.propose_remotes(importers.read_remotes(text, "conf"), "conf", ("login",))
+    found = sources.propose_remotes(sources.read_remotes(text, "conf"), "conf", ("login",))
     tables = {each.name: each.table for each in found if isinstance(each, Proposal)}
     assert tables["big-data"] == {
         "kind": "s3",
@@ -150,20 +149,20 @@ endpoint = "https://s3.example.org"
 
 
 def test_a_profile_leaves_personal_settings_to_the_user() -> None:
-    cluster, bucket = importers.read_profile(FIT.encode(), "file")
-    mine = importers.with_account(cluster, "me", "brain")
+    cluster, bucket = sources.read_profile(FIT.encode(), "file")
+    mine = sources.with_account(cluster, "me", "brain")
     assert mine.table["ssh"]["host"] == "me@login.example.org"
     assert mine.table["scheduler"]["account"] == "brain"
     assert "account" not in cluster.table["scheduler"]
     assert cluster.notes
-    assert importers.with_account(bucket, "me", "brain").table == bucket.table
+    assert sources.with_account(bucket, "me", "brain").table == bucket.table
 
 
 def test_the_profile_in_the_documentation_is_valid() -> None:
-    page = (Path(__file__).resolve().parents[4] / "docs/site-setup.md").read_text()
+    page = (REPOSITORY / "docs/site-setup.md").read_text()
     [text] = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
-    [site] = importers.read_profile(text.encode(), "docs")
-    assert importers.with_account(site, "me", None).table["ssh"]["data_host"] == "me@judac.fz-juelich.de"
+    [site] = sources.read_profile(text.encode(), "docs")
+    assert sources.with_account(site, "me", None).table["ssh"]["data_host"] == "me@judac.fz-juelich.de"
 
 
 UNFIT = {
@@ -193,7 +192,7 @@ UNFIT = {
 @pytest.mark.parametrize("key", UNFIT)
 def test_a_profile_with_personal_settings_or_commands_is_refused(key: str) -> None:
     with pytest.raises(RefusedError) as refused:
-        importers.read_profile(f"{FIT}{UNFIT[key].replace('sites.x', 'sites.hostile')}\n".encode(), "file")
+        sources.read_profile(f"{FIT}{UNFIT[key].replace('sites.x', 'sites.hostile')}\n".encode(), "file")
     assert refused.value.code == "unfit-profile"
     assert f"hostile.{key}: " in refused.value.message
 
@@ -212,18 +211,18 @@ def test_a_profile_with_personal_settings_or_commands_is_refused(key: str) -> No
 )
 def test_invalid_profiles_are_refused_with_a_reason(text: str) -> None:
     with pytest.raises(UsageError):
-        importers.read_profile(text.encode(), "file")
+        sources.read_profile(text.encode(), "file")
 
 
 @given(st.binary(max_size=300))
 def test_any_bytes_are_a_profile_or_an_error(raw: bytes) -> None:
     with pytest.raises(HibaliError):
-        importers.read_profile(raw, "file")
+        sources.read_profile(raw, "file")
 
 
 def test_a_large_profile_is_refused() -> None:
     with pytest.raises(RefusedError):
-        importers.read_profile(b"#" * (importers.MOST_BYTES + 1), "file")
+        sources.read_profile(b"#" * (sources.MOST_BYTES + 1), "file")
 
 
 @pytest.mark.parametrize(
