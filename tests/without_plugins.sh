@@ -1,9 +1,67 @@
 #!/bin/sh
 # Run tests in a copy of the tree without folders of hibali_plugins and their tests:
 # `sh tests/without_plugins.sh [NAME...] [-- PYTEST ARGUMENTS]`, without NAME all folders.
+# `sh tests/without_plugins.sh --each [NAME...] [-- PYTEST ARGUMENTS]` removes one folder after the other, without NAME each, and
+# runs the tests of the core that show what folders add, and those of the parts that the folder extends: a minute or two each.
 set -eu
 cd "$(dirname "$0")/.."
 here=$PWD
+
+folders() {
+    for each in hibali_plugins/*/entry_points.txt; do
+        basename "$(dirname "$each")"
+    done
+}
+
+# Print the tests of the core that a folder can change.
+tests_for() {
+    echo tests/unit/hibali tests/unit/hibali_api tests/unit/hibali_cli tests/unit/test_hints.py
+    for each in cli_common cli_generated cli_sites completion config documentation plugin python_api; do
+        echo "tests/end_to_end/test_$each.py"
+    done
+    case $1 in
+    batch_systems) echo tests/contracts/test_scheduler.py tests/unit/runs ;;
+    bundles | notebooks | participants | pilots)
+        echo tests/unit/runs tests/end_to_end/test_sweep_direct.py tests/end_to_end/test_records.py
+        ;;
+    cbrain | ebrains | facilities | fsspec_sites | globus | gridftp)
+        echo tests/contracts/test_store_exact.py tests/contracts/test_job_service.py
+        echo tests/unit/transfers/stores tests/unit/transfers/engine
+        ;;
+    datasets)
+        echo tests/unit/transfers/engine tests/unit/registry/images
+        echo tests/end_to_end/test_stage.py tests/end_to_end/test_hostile_runs.py
+        ;;
+    exchange | formats) echo tests/contracts/test_corpus.py tests/unit/registry ;;
+    follow | nodes | packs)
+        echo tests/unit/transfers/engine tests/unit/transfers/planning tests/end_to_end/test_overlap.py
+        echo tests/end_to_end/test_push_plan.py tests/end_to_end/test_missing_roots.py
+        ;;
+    filesystem | reports | schedules | share)
+        echo tests/end_to_end/test_status.py tests/end_to_end/test_unreadable_state.py
+        echo tests/end_to_end/test_shared_folders.py tests/end_to_end/test_machine_faults.py
+        ;;
+    esac
+}
+
+if [ "${1:-}" = --each ]; then
+    shift
+    names=""
+    while [ $# -gt 0 ] && [ "$1" != -- ]; do
+        names="$names $1"
+        shift
+    done
+    [ $# = 0 ] || shift
+    failed=""
+    for name in ${names:-$(folders)}; do
+        echo "Without $name"
+        # shellcheck disable=SC2046 - split into arguments
+        sh tests/without_plugins.sh "$name" -- $(tests_for "$name") -m "not heavy" "$@" || failed="$failed $name"
+    done
+    [ -z "$failed" ] || { echo "Tests of the core fail without:$failed" >&2; exit 1; }
+    exit 0
+fi
+
 tree=$(mktemp -d)
 trap 'rm -rf "$tree"' EXIT
 git ls-files --cached --others --exclude-standard | while IFS= read -r path; do
@@ -12,7 +70,8 @@ done | tar -cf - -T - | tar -xf - -C "$tree"
 ln -s "$here/.venv" "$here/.cache" "$tree"
 cd "$tree"
 
-[ "${1:---}" != -- ] || set -- $(cd hibali_plugins && for each in */; do printf '%s ' "${each%/}"; done) "$@"
+# shellcheck disable=SC2046 - split into arguments
+[ "${1:---}" != -- ] || set -- $(folders) "$@"
 while [ $# -gt 0 ] && [ "$1" != -- ]; do
     [ -d "hibali_plugins/$1" ] || { echo "no folder hibali_plugins/$1" >&2; exit 2; }
     rm -rf "hibali_plugins/$1" "tests/plugins/$1"
