@@ -252,13 +252,6 @@ def test_a_scheduled_transfer_refuses_another_folder_under_the_name_of_its_targe
     assert scheduled(there, *words, exit=8).last["code"] == "root-changed"
     assert not there.root.exists()
     there.hibali(*words, exit=0)  # allowed outside of a schedule
-    added = ("--by", "print", "--no-check", "--cron", "@daily", "--", *words)
-    there.hibali("schedule", "add", "nightly", *added, exit=0)
-    scheduled(there, *words, exit=0)
-    there.root.rename(tmp_path / "once-more")
-    scheduled(there, *words, exit=8)
-    there.hibali("schedule", "resume", "nightly", exit=0)
-    scheduled(there, *words, exit=0)
     assert there.there() == {b"new": b"1"}
 
 

@@ -154,26 +154,6 @@ def test_a_signal_ends_waiting_for_a_run_and_the_run_continues(
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.heavy)])
-def test_a_signal_ends_a_scheduled_run_and_its_command(local_there: Transfers, number: int) -> None:
-    there = local_there
-    there.make(FEW)
-    there.hibali(
-        *("schedule", "add", "nightly", "--cron", "0 2 * * *", "--"),
-        *("push", str(there.source), "there:data", "--bwlimit", "1M"),
-        exit=0,
-    )
-    process = there.hibali.start("schedule", "run", "nightly")
-    wait_for(lambda: bool(there.committed_files()) or process.poll() is not None)
-    end = signal_after(process, 0, number)
-    assert end.code != 0
-    check_end(there.hibali, process, end, number)
-    wait_for_agent_exit(there)
-    there.push()
-    assert there.there() == FEW
-
-
-@pytest.mark.heavy
 @pytest.mark.parametrize("number", NUMBERS)
 def test_a_signal_to_an_agent_causes_a_reconnect(transfers_to: Any, number: int) -> None:
     there = transfers_to("ssh")

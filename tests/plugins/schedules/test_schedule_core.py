@@ -16,6 +16,7 @@ from hibali_cli.root import root
 from tests.end_to_end.run_tools import Bench
 from tests.end_to_end.test_cli_common import HIBALI
 from tests.end_to_end.test_completion import offered
+from tests.end_to_end.test_shared_folders import ANYTHING, push_to, scheduled
 from tests.end_to_end.test_unreadable_state import replace_by_fifo, replace_by_folder
 from tests.end_to_end.test_wrong_direction import refused
 from tests.support.transfers import Transfers
@@ -69,3 +70,19 @@ def test_no_command_waits_for_a_state_file_that_is_no_file(hibali: Any, odd: Cal
         answer = hibali(*words, timeout=20)
         assert answer.exit != 1, (words, answer.err)
         assert b"Traceback" not in answer.err, words
+
+
+def test_another_folder_under_the_name_of_the_target_is_accepted_by_resume(
+    local_there: Transfers, tmp_path: Path
+) -> None:
+    there = local_there
+    there.make({b"new": b"1"})
+    words = push_to(there, "data", *ANYTHING)
+    there.hibali("schedule", "add", *NIGHTLY, *words, exit=0)
+    scheduled(there, *words, exit=0)
+    there.root.rename(tmp_path / "once-more")
+    refusal = scheduled(there, *words, exit=8).last
+    assert "hibali schedule resume nightly" in refusal["hint"]
+    there.hibali("schedule", "resume", "nightly", exit=0)
+    scheduled(there, *words, exit=0)
+    assert there.there() == {b"new": b"1"}
