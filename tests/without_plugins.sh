@@ -37,6 +37,10 @@ tests_for() {
         echo tests/unit/transfers/engine tests/unit/transfers/planning tests/end_to_end/test_overlap.py
         echo tests/end_to_end/test_push_plan.py tests/end_to_end/test_missing_roots.py
         ;;
+    setup)
+        echo tests/unit/runs tests/end_to_end/test_missing_roots.py tests/end_to_end/test_batch_systems.py
+        echo tests/end_to_end/test_one_session.py tests/end_to_end/test_refused_sessions.py tests/end_to_end/test_machine_faults.py
+        ;;
     filesystem | reports | schedules | share)
         echo tests/end_to_end/test_status.py tests/end_to_end/test_unreadable_state.py
         echo tests/end_to_end/test_shared_folders.py tests/end_to_end/test_machine_faults.py

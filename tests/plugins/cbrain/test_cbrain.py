@@ -25,6 +25,7 @@ from tests.services.cbrain import (
 )
 from tests.services.cbrain_contents import BucketContents
 from tests.services.fixtures import START
+from tests.support.folders import removed_folders
 from tests.support.secret_search import check_secrets_absent
 from tests.support.terminal import Terminal
 from tests.support.waiting import wait_for
@@ -280,7 +281,8 @@ def test_a_site_is_added_checked_and_diagnosed(portal: CbrainDouble, hibali: Any
     configure(portal, hibali)
     facts = hibali("sites", "check", "mcgill", "--json", exit=0).lines[0]["facts"]
     assert (facts["data providers"], facts["writable"]) == ("lab", True)
-    hibali("doctor", "mcgill", exit=0)
+    if "setup" not in removed_folders():
+        hibali("doctor", "mcgill", exit=0)
     portal.fail("GET", "/session", STATUS, status=403)
     assert hibali("sites", "check", "mcgill", "--json", exit=4).last["code"] == "denied"
     hibali("sites", "show", "mcgill", exit=0)

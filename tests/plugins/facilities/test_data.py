@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.services import rest
+from tests.support.folders import removed_folders
 from tests.support.rest_sites import NAME, SERVICES, RestSite, open_site
 
 MIB = 1024 * 1024
@@ -123,8 +124,9 @@ def test_a_tree_is_sent_once_listed_received_and_removed(place: Place, tmp_path:
 def test_a_site_is_checked_and_diagnosed(place: Place) -> None:
     facts = place.hibali("sites", "check", NAME, "--json", exit=0).last["facts"]
     assert str(place.site.home) in facts.values()
-    steps = place.hibali("doctor", NAME, "--json", exit=0).lines
-    assert ("writes", "ok") in {(step.get("name"), step.get("verdict")) for step in steps}, steps
+    if "setup" not in removed_folders():
+        steps = place.hibali("doctor", NAME, "--json", exit=0).lines
+        assert ("writes", "ok") in {(step.get("name"), step.get("verdict")) for step in steps}, steps
 
 
 def test_a_login_with_a_code_is_stored_and_removed(place: Place) -> None:

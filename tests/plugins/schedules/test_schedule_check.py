@@ -31,7 +31,7 @@ INVALID = [
     (["run", "nosuch", "answers.json", "--site", "there"], 3, "nosuch"),
     (["runs", "wait", "20260102-030405-0a1b2c3d"], 3, "20260102"),
     (["rm", "-r", "there:data"], 2, "--yes"),
-    (["init"], 2, "questions"),
+    (["sites", "login", "there"], 2, "questions"),
     (["pipelines", "publish", "nosuch@1", "--to", "nowhere"], 2, "nowhere"),
     (["apply", "gone.plan"], 3, "gone.plan"),
 ]
