@@ -15,18 +15,19 @@ folders() {
 
 # Print the tests of the core that a folder can change.
 tests_for() {
-    echo tests/unit/hibali tests/unit/hibali_api tests/unit/hibali_cli tests/unit/test_hints.py
-    for each in cli_common cli_generated cli_sites completion config documentation plugin python_api; do
+    echo tests/unit/hibali/config tests/unit/hibali/test_plugins.py tests/unit/hibali_api tests/unit/hibali_cli
+    echo tests/unit/test_hints.py
+    for each in cli_common cli_generated completion documentation; do
         echo "tests/end_to_end/test_$each.py"
     done
     case $1 in
     batch_systems) echo tests/contracts/test_scheduler.py tests/unit/runs ;;
     bundles | notebooks | participants | pilots)
-        echo tests/unit/runs tests/end_to_end/test_sweep_direct.py tests/end_to_end/test_records.py
+        echo tests/unit/runs tests/end_to_end/test_sweep_direct.py
         ;;
     cbrain | ebrains | facilities | fsspec_sites | globus | gridftp)
         echo tests/contracts/test_store_exact.py tests/contracts/test_job_service.py
-        echo tests/unit/transfers/stores tests/unit/transfers/engine
+        echo tests/unit/transfers/engine tests/end_to_end/test_cli_sites.py tests/end_to_end/test_plugin.py
         ;;
     datasets)
         echo tests/unit/transfers/engine tests/unit/registry/images
@@ -44,6 +45,7 @@ tests_for() {
     filesystem | reports | schedules | share)
         echo tests/end_to_end/test_status.py tests/end_to_end/test_unreadable_state.py
         echo tests/end_to_end/test_shared_folders.py tests/end_to_end/test_machine_faults.py
+        echo tests/end_to_end/test_python_api.py
         ;;
     esac
 }

@@ -13,10 +13,6 @@ from runs.site_commands import find_batch_systems
     ("programs", "found"),
     [
         (["sbatch"], ["slurm"]),
-        (["oarsub", "oarstat"], ["oar"]),
-        (["bsub", "bjobs"], ["lsf"]),
-        (["qsub", "qstat", "qdel", "qrls", "qacct", "qconf", "qhost"], ["sge", "pbs"]),
-        (["qsub", "qstat", "qdel", "qrls", "qalter", "qselect", "tracejob"], ["pbs", "sge"]),
         # Slurm's wrappers for the commands of PBS
         (["sbatch", "squeue", "scancel", "sacct", "scontrol", "sinfo", "qsub", "qstat", "qdel"], ["slurm"]),
         (["squeue", "qstat", "sh", "setsid"], []),

@@ -17,6 +17,7 @@ from hibali.plugins import load
 from runs.dependencies import find_task_jobs
 from runs.model import Run
 from runs.schedulers.base import Job, Phase, Resources, load_scheduler
+from runs.site_commands import find_batch_systems
 from tests.support.runs import change_run
 from tests.unit.runs.sweeps.test_sweep import execute as execute_sweep
 from tests.unit.runs.sweeps.test_sweep import prepare as prepare_sweep
@@ -163,3 +164,17 @@ def test_no_job_depends_on_tasks_of_an_array(
 def test_a_reason_of_pbs_for_which_a_job_may_wait_for_ever_is_noted() -> None:
     never = "Can Never Run: Insufficient amount of resource: ncpus"
     assert notes_of("pbs", ["Not Running: Server job limit", never]) == [never]
+
+
+@pytest.mark.parametrize(
+    ("programs", "found"),
+    [
+        (["oarsub", "oarstat"], ["oar"]),
+        (["bsub", "bjobs"], ["lsf"]),
+        (["qsub", "qstat", "qdel", "qrls", "qacct", "qconf", "qhost"], ["sge", "pbs"]),
+        (["qsub", "qstat", "qdel", "qrls", "qalter", "qselect", "tracejob"], ["pbs", "sge"]),
+    ],
+)
+def test_a_batch_system_is_known_by_its_programs(programs: list[str], found: list[str]) -> None:
+    systems = find_batch_systems(lambda names: {n: f"/usr/bin/{n}" if n in programs else None for n in names})
+    assert list(systems)[: len(found)] == found
