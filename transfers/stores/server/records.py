@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Set as AbstractSet
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -317,6 +317,27 @@ class Records:
             on_event(
                 Noted(f"{self._files.subject}: the digest manifest could not be written: {problem.message}")
             )
+
+    @contextmanager
+    def renaming(self, name: bytes, target: bytes, write: Write, on_event: Listener) -> Iterator[None]:
+        """Rename a file or folder of the root to the full path `target` in the block, then record it by that name.
+
+        Only the manifests at the root and above it have the old name: that of the folder itself moves with it.
+        """
+        folder, _, new = target.rpartition(b"/")
+        old, added = ManifestLines(), ManifestLines()
+        with closing(old), closing(added):
+            for before, lines in reversed(self._above() if self._manifest else []):  # the last one wins
+                start = below(before, name)
+                with closing(lines):
+                    for path, line in lines:
+                        if path == start or path.startswith(start + b"/"):
+                            rest = path[len(start) :]
+                            old.add(name + rest, b"")
+                            added.add(new + rest, line_of(new + rest, known_in(line)))
+            yield
+            Records(self._files, folder).save(added, write, on_event)
+            self.save(old, write, on_event)
 
     def _recorded_below(self, folders: list[bytes]) -> list[bytes]:
         """Return the recorded files below folders of the root."""

@@ -330,12 +330,10 @@ class ServerStore(ServerReader):
         with closing(changes):
             if support is None or not support.versions or (support.locks and not self._holder.held):
                 return
-            self._records.save(
-                changes,
-                lambda path, pieces, size: write_manifest(self._files, support, path, pieces, size),
-                self._on_event,
-                cleared,
-            )
+            self._records.save(changes, self._write_manifest, self._on_event, cleared)
+
+    def _write_manifest(self, path: bytes, pieces: Iterator[bytes], size: int) -> None:
+        write_manifest(self._files, self.probe(), path, pieces, size)
 
     def _writable(self, *, refresh: bool = False) -> Support:
         """Return what the server supports, with `refresh` probed again if writing was not possible. Raise `RefusedError`."""
@@ -420,9 +418,13 @@ class ServerStore(ServerReader):
         self._holder.check(now=True)
         renaming.check_unlocked(self.root_path, self._files.find_lock)
         renaming.make_folders()
-        if not entry.path:
-            self._holder.release()
-        renaming.execute(entry)
+        folder, _, name = below(self.root_path, entry.path).rpartition(b"/")
+        recorded = self._files.traits.manifest and self.probe().versions
+        records = Records(self._files, folder, manifest=recorded)
+        with records.renaming(name, new, self._write_manifest, self._on_event):
+            if not entry.path:
+                self._holder.release()
+            renaming.execute(entry)
 
     def _tree_remover(self) -> TreeRemover:
         return TreeRemover(self._files, self.root_path, self._own_folders, self._files.find_lock)
