@@ -9,7 +9,7 @@ here=$PWD
 
 folders() {
     for each in hibali_plugins/*/entry_points.txt; do
-        basename "$(dirname "$each")"
+        [ ! -e "$each" ] || basename "$(dirname "$each")"
     done
 }
 
@@ -82,6 +82,12 @@ while [ $# -gt 0 ] && [ "$1" != -- ]; do
     [ -d "hibali_plugins/$1" ] || { echo "no folder hibali_plugins/$1" >&2; exit 2; }
     rm -rf "hibali_plugins/$1" "tests/plugins/$1"
     shift
+done
+# Without a folder that it requires, a folder counts as removed.
+for name in $(folders); do
+    for needed in $(sed -n '/^\[hibali.requires\]/,/^$/s/ = .*//p' "hibali_plugins/$name/entry_points.txt"); do
+        [ -d "hibali_plugins/$needed" ] || rm -rf "hibali_plugins/$name" "tests/plugins/$name"
+    done
 done
 [ $# = 0 ] || shift
 status=0
