@@ -10,6 +10,7 @@ from pathlib import Path
 from hibali.documents import MAXIMUM_BYTES, find_lines, written_path
 from hibali.errors import NotFoundError, UsageError
 from hibali.files import open_regular
+from hibali.plugins import if_offered
 from hibali.system_errors import unreadable
 from hibali.text import printable
 
@@ -76,11 +77,12 @@ class InvocationError(ProblemsError):
     """The invocation does not fit the pipeline `reference`; `subject` is its file, where it has one."""
 
     def __init__(self, problems: Iterable[Problem], *, reference: str, subject: str = "") -> None:
+        start = if_offered("pipelines.example", f"; `hibali pipelines example {reference}` starts a file")
         super().__init__(
             "invalid-invocation",
             problems,
             subject=subject or reference,
-            hint=f"`hibali pipelines show {reference}` lists the inputs; `hibali pipelines example {reference}` starts a file.",
+            hint=f"`hibali pipelines show {reference}` lists the inputs{start}.",
         )
 
 

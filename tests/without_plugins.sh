@@ -33,7 +33,7 @@ tests_for() {
         echo tests/unit/transfers/engine tests/unit/registry/images
         echo tests/end_to_end/test_stage.py tests/end_to_end/test_hostile_runs.py
         ;;
-    exchange | formats) echo tests/contracts/test_corpus.py tests/unit/registry ;;
+    authoring | exchange | formats) echo tests/contracts/test_corpus.py tests/unit/registry ;;
     follow | nodes | packs)
         echo tests/unit/transfers/engine tests/unit/transfers/planning tests/end_to_end/test_overlap.py
         echo tests/end_to_end/test_push_plan.py tests/end_to_end/test_missing_roots.py

@@ -6,7 +6,7 @@ import click
 
 from hibali_cli.command import Section, command, command_group
 from hibali_cli.fields import PIPELINE, fields_option
-from hibali_cli.options import INPUT_FILE, OUTPUT_FILE
+from hibali_cli.options import INPUT_FILE
 
 
 @command(
@@ -97,38 +97,6 @@ def evaluate_command() -> None:
 
 
 @command(
-    "example",
-    calls="hibali_cli.handlers.pipeline_example:write_example",
-    examples=[
-        (
-            "hibali pipelines example fsl_bet > bet-invocation.json",
-            "Write an invocation with the required inputs.",
-        ),
-        ("hibali pipelines example fsl_bet --complete", "Include every input that can be set together."),
-        (
-            "hibali pipelines example fsl_bet --ask -o bet-invocation.json",
-            "Answer questions; TAB completes file names.",
-        ),
-    ],
-)
-@click.argument("pipeline")
-@click.option("--complete", is_flag=True, help="Set every input that can be set together.")
-@click.option("--ask", is_flag=True, help="Prompt for every value, and check each at once.")
-@click.option(
-    "-o",
-    "--output",
-    metavar="FILE",
-    type=OUTPUT_FILE,
-    help="Write it to FILE; an existing file is only replaced with --ask, after confirmation.",
-)
-def example_command() -> None:
-    """Write an example invocation, or with --ask one from your answers.
-
-    It is valid for PIPELINE, a NAME[@VERSION], but without --ask its values are only examples.
-    """
-
-
-@command(
     "list",
     calls="hibali_cli.handlers.pipelines:list_catalogue",
     examples=[("hibali pipelines list", "List every pipeline and version.")],
@@ -215,38 +183,6 @@ def trust_command() -> None:
     """Allow a pipeline to run without a container, and to set variables such as PATH.
 
     PIPELINE, a NAME@VERSION, then runs with all rights of your account. The consent applies to this content only, by its digest.
-    """
-
-
-@command(
-    "test",
-    calls="hibali_cli.handlers.descriptor_tests:test_pipelines",
-    examples=[
-        ("hibali pipelines test fsl_bet --site juwels", "Run the tests of a descriptor at a site."),
-        (
-            "hibali pipelines test fsl_bet@1.0.0 --site juwels --only quick --junit tests.xml",
-            "Run one of them, and write the result for continuous integration.",
-        ),
-        ("hibali pipelines test --all --site juwels", "Check a site with the tests of all pipelines."),
-    ],
-)
-@click.argument("pipeline", required=False)
-@click.option(
-    "--all",
-    "every",
-    is_flag=True,
-    help="Run the tests of all pipelines that have some and are not deprecated.",
-)
-@click.option("--site", metavar="SITE", required=True, help="The site to run the tests at.")
-@click.option("--only", "names", metavar="TEST", multiple=True, help="Run only the test TEST; repeatable.")
-@click.option("--image", metavar="PATH", default="", help="Use this image at the site.")
-@click.option("--junit", metavar="FILE", type=OUTPUT_FILE, help="Write the results to FILE as JUnit XML.")
-def test_command() -> None:
-    """Run the tests in the descriptor of a pipeline, or of all, and compare exit codes and outputs.
-
-    Each test is a run with the test's invocation; all run at the same time. Relative paths of inputs are those of the current folder. A test
-    passes if the tool exits with the expected code and creates the expected outputs, with the expected MD5 if the descriptor has it.
-    The exit code is 7 if a test fails.
     """
 
 
@@ -354,9 +290,7 @@ pipelines_command = command_group(
             remove_command,
         ),
         "Using pipelines": (
-            example_command,
             evaluate_command,
-            test_command,
             trust_command,
             stage_command,
             image_command,

@@ -15,7 +15,7 @@ from hibali.errors import HibaliError, NotFoundError, RefusedError, RunFailedErr
 from hibali.events import Listener, Noted
 from hibali.ledger import new_identifier
 from hibali.locations import read_target
-from hibali.plugins import find, not_installed
+from hibali.plugins import find, if_offered, not_installed
 from hibali.text import as_bytes, counted
 from hibali_cli.handlers.descriptors import find_pipeline
 from hibali_cli.handlers.run_sites import fetch_usage, run_site, update_runs
@@ -96,7 +96,10 @@ def _read_workload(pipeline: Pipeline, path: Path | None, options: RunOptions) -
             "usage",
             "a run needs a file with the values of its inputs",
             subject="INVOCATION.json",
-            hint=f"To write an example: hibali pipelines example {pipeline.reference} -o invocation.json",
+            hint=if_offered(
+                "pipelines.example",
+                f"To write an example: hibali pipelines example {pipeline.reference} -o invocation.json",
+            ),
         )
     return new_request.read_workload(pipeline, path, options.sweep)
 

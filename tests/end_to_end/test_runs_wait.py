@@ -65,7 +65,7 @@ def test_without_a_terminal_no_progress_is_drawn_and_max_time_prints_the_same(be
     assert RESUME not in ended.last["hint"]
 
 
-def test_watching_and_questions_do_not_mention_resuming(bench: Bench) -> None:
+def test_watching_does_not_mention_resuming(bench: Bench) -> None:
     run_id = bench.hibali(*bench.line(bench.answers()), exit=0).out.decode().strip()
     terminal = at_terminal(bench, "runs", "watch", run_id)
     terminal.until(lambda screen: "RUNNING" in screen)
@@ -73,12 +73,6 @@ def test_watching_and_questions_do_not_mention_resuming(bench: Bench) -> None:
     assert terminal.end(15) == 130
     assert RESUME not in terminal.screen()
     assert "The run continues at here" in terminal.screen()
-    terminal = at_terminal(bench, "pipelines", "example", bench.reference, "--ask")
-    terminal.until(lambda screen: re.search(r"[]:?>]\s*$", screen) is not None)
-    terminal.press(b"\x03")
-    assert terminal.end(15) == 130
-    assert "interrupted" in terminal.screen()
-    assert "again" not in terminal.screen().partition("interrupted")[2]
 
 
 def test_unique_prefixes_of_ids_are_accepted(bench: Bench, go: Path) -> None:

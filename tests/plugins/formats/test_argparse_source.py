@@ -13,7 +13,6 @@ from hibali.errors import UsageError
 from hibali_plugins.formats.argparse_source import convert_argparse, read_program
 from registry.command_line import render_script
 from registry.descriptor import read_descriptor
-from registry.example import make_example
 from registry.invocation import check_invocation, find_invocation_problems
 from registry.pipeline import Pipeline
 
@@ -89,7 +88,7 @@ def test_argparse_gets_what_an_invocation_says(tmp_path: Path) -> None:
 
 def test_argparse_accepts_the_examples() -> None:
     pipeline, _ = pipeline_of(SOURCE)
-    parse(SOURCE, pipeline, {**make_example(pipeline, complete=False)})
+    parse(SOURCE, pipeline, {"image_file": "a.nii", "labels": [1], "seed": 1, "left": True})
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,6 @@ from hibali_plugins.formats.conversion import ConversionError
 from hibali_plugins.formats.docopt_usage import convert_docopt, usage_text
 from registry.command_line import render_script
 from registry.descriptor import read_descriptor
-from registry.example import make_example
 from registry.invocation import check_invocation, find_invocation_problems
 from registry.pipeline import Pipeline
 from tests.plugins.formats.conversions import convert
@@ -88,19 +87,28 @@ def test_docopt_accepts_each_valid_invocation_of_a_usage_with_one_case_a_word(da
 
 
 @pytest.mark.parametrize(
-    "usage",
+    ("usage", "few", "more"),
     [
-        "Usage: cut FILE [--fields=<n>] [-v]\n\nOptions:\n  --fields=<n>  Which [default: 1]\n",
-        "Usage: prog run <input_file> <output_file> [options]\n\nOptions:\n  -q, --quiet  Less\n  -n N  How many\n",
-        "Usage: prog (--a | --b=X)\n",
-        "Usage:\n  prog add <path>...\n  prog list\n",
-        "Usage: prog [<x> <y>]\n",
+        (
+            "Usage: cut FILE [--fields=<n>] [-v]\n\nOptions:\n  --fields=<n>  Which [default: 1]\n",
+            {"FILE": "a.txt"},
+            {"fields": "1", "v": True},
+        ),
+        (
+            "Usage: prog run <input_file> <output_file> [options]\n\nOptions:\n  -q, --quiet  Less\n  -n N  How many\n",
+            {"input_file": "in/a", "output_file": "b"},
+            {"quiet": True, "n": "n"},
+        ),
+        ("Usage: prog (--a | --b=X)\n", {"a": True}, {}),
+        ("Usage:\n  prog add <path>...\n  prog list\n", {"add": True, "path": ["in/a"]}, {}),
+        ("Usage: prog [<x> <y>]\n", {}, {"x": "x", "y": "y"}),
     ],
 )
-def test_docopt_accepts_the_examples(usage: str) -> None:
+def test_docopt_accepts_required_and_all_inputs(
+    usage: str, few: dict[str, Any], more: dict[str, Any]
+) -> None:
     pipeline = pipeline_of(usage)
-    for complete in (False, True):
-        values = make_example(pipeline, complete=complete)
+    for values in (few, few | more):
         assert docopt.docopt(usage, words_of(pipeline, values))
 
 

@@ -305,3 +305,11 @@ def test_equal_objects_in_a_list_are_found() -> None:
     document = make_document("x [A]", make_input("a"))
     document["error-codes"] = [{"code": 1, "description": "a"}, {"description": "a", "code": 1}]
     assert "non-unique" in " ".join(each.message for each in find_problems(document))
+
+
+def test_validation_advises_on_what_cannot_be_used() -> None:
+    document = make_document('t "$(echo [A])" [O]', make_input("a", default_value="f(x)", optional=True))
+    document["output-files"] = [{"id": "o", "name": "o", "path-template": "x_*", "value-key": "[O]"}]
+    found = {each.path: each.message for each in find_advice(json.dumps(document).encode(), "x")}
+    assert "inside $( )" in found["inputs[0].default-value"]
+    assert "as it is" in found["output-files[0].path-template"]

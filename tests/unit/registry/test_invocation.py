@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from registry.invocation import check_invocation
+from registry.invocation import check_invocation, read_typed
 from registry.pipeline import Pipeline
 from registry.problems import InvocationError
 from tests.properties.descriptors import make_input, make_tool
@@ -275,3 +275,29 @@ def test_an_authors_own_schema_replaces_value_rules_and_is_never_fetched() -> No
     assert "cannot be followed" in problems_of(elsewhere, {"a": "x"})["invocation-schema"]
     broken = make_tool("x", make_input("a"), invocation_schema={"type": 3})
     assert "not a valid JSON schema" in problems_of(broken, {"a": "x"})["invocation-schema"]
+
+
+@pytest.mark.parametrize(
+    ("more", "text", "value"),
+    [
+        ({"kind": "Number"}, "5", 5),
+        ({"kind": "Number"}, " 0.5 ", 0.5),
+        ({"kind": "Number"}, ".5e1", 5.0),
+        ({"kind": "Number"}, "1_000", "1_000"),
+        ({"kind": "Number"}, "nan", "nan"),
+        ({"kind": "Number", "value_choices": [1, 2]}, "2", 2),
+        ({"kind": "Flag"}, "Yes", True),
+        ({"kind": "Flag"}, "maybe", "maybe"),
+        ({}, "007", "007"),
+        ({}, '" a "', " a "),
+        ({}, '"', '"'),
+        ({}, '""', ""),
+        ({"value_choices": ["two words"]}, '"two words"', "two words"),
+        ({"kind": "File"}, '"a\\nb"', "a\nb"),
+    ],
+)
+def test_typed_text_is_parsed_by_input_type(more: dict[str, Any], text: str, value: Any) -> None:
+    kind = more.pop("kind", "String") if "kind" in more else "String"
+    tool = make_tool("x", make_input("a", kind, **{key: each for key, each in more.items() if key != "kind"}))
+    read = read_typed(tool.inputs[0], text)
+    assert (read, type(read)) == (value, type(value))

@@ -61,9 +61,7 @@ def test_catalogue_commands_work_together(hibali: Hibali, tmp_path: Path) -> Non
     assert (shown["trusted"], shown["runnable"]) == (False, True)
     assert "NEEDED" in hibali("pipelines", "show", "my-tool").stdout
     assert records(hibali("pipelines", "trust", "my-tool@1.0", "--json"))[0]["trusted"]
-    example = hibali("pipelines", "example", "my-tool", "--complete")
-    assert json.loads(example.stdout) == {"a": "a", "f": "path/to/f"}
-    (tmp_path / "invocation.json").write_text(example.stdout)
+    write(tmp_path / "invocation.json", {"a": "a", "f": "path/to/f"})
     [checked] = records(hibali("pipelines", "validate", file, "invocation.json", "--json"))
     assert checked["valid"]
     assert hibali("pipelines", "remove", "my-tool@1.0").returncode == 0

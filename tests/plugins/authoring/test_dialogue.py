@@ -11,11 +11,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hibali.errors import UsageError
-from hibali_cli.handlers.pipeline_example import ExampleDialogue
+from hibali_plugins.authoring.example import (
+    AskInput,
+    ChooseInput,
+    OfferInputs,
+    make_example,
+    next_step,
+    satisfy_input,
+)
+from hibali_plugins.authoring.writing import ExampleDialogue
 from registry.descriptor import read_descriptor
-from registry.example import AskInput, ChooseInput, OfferInputs, make_example, next_step, satisfy_input
-from registry.invocation import find_invocation_problems, read_typed, write_typed
-from registry.pipeline import Input, Pipeline
+from registry.invocation import find_invocation_problems, write_typed
+from registry.pipeline import Pipeline
 from tests.contracts.corpus import Item, read_corpus
 from tests.properties.descriptors import make_input, make_tool
 
@@ -148,13 +155,3 @@ def test_sensible_answers_complete_the_dialogue_for_the_corpus(item: Item) -> No
     assert values is not None
     assert find_invocation_problems(pipeline, values) == []
     assert json.loads(json.dumps(values)) == values
-
-
-@given(st.one_of(st.text(), st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False)))
-def test_written_values_are_read_back(value: Any) -> None:
-    kind = "Flag" if isinstance(value, bool) else "String" if isinstance(value, str) else "Number"
-    text = write_typed(value)
-    assert text.isprintable()
-    assert "<" not in text[:1]
-    read = read_typed(Input("a", "a", kind), text)
-    assert (read, type(read)) == (value, type(value))

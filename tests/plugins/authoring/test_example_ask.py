@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -128,3 +129,13 @@ def test_without_a_terminal_the_alternative_command_is_shown(hibali: Any) -> Non
     assert (
         hibali("pipelines", "example", "tool", "-o", "x.json", "--json", exit=2).last["code"] == "file-exists"
     )
+
+
+@pytest.mark.usefixtures("folder")
+def test_interrupted_questions_do_not_mention_resuming(hibali: Any) -> None:
+    terminal = open_dialogue(hibali)
+    terminal.until(lambda screen: re.search(r"[]:?>]\s*$", screen) is not None)
+    terminal.press(b"\x03")
+    assert terminal.end(15) == 130
+    assert "interrupted" in terminal.screen()
+    assert "again" not in terminal.screen().partition("interrupted")[2]

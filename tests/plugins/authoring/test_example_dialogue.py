@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
-from registry.example import (
+from hibali_plugins.authoring.example import (
     AskInput,
     ChooseInput,
     Dialogue,
@@ -17,7 +15,6 @@ from registry.example import (
     next_step,
     unwrap_for_schema,
 )
-from registry.invocation import read_typed
 from tests.properties.descriptors import make_input, make_tool
 
 GROUP = {"id": "g", "name": "G", "members": ["p", "q"]}
@@ -125,29 +122,3 @@ def test_a_list_that_the_authors_schema_defines_as_one_value_is_unwrapped() -> N
     assert unwrap_for_schema(tool, tool.inputs[0], ["x", "y"]) == ["x", "y"]
     plain = make_tool("x", make_input("a", list=True))
     assert unwrap_for_schema(plain, plain.inputs[0], ["x"]) == ["x"]
-
-
-@pytest.mark.parametrize(
-    ("more", "text", "value"),
-    [
-        ({"kind": "Number"}, "5", 5),
-        ({"kind": "Number"}, " 0.5 ", 0.5),
-        ({"kind": "Number"}, ".5e1", 5.0),
-        ({"kind": "Number"}, "1_000", "1_000"),
-        ({"kind": "Number"}, "nan", "nan"),
-        ({"kind": "Number", "value_choices": [1, 2]}, "2", 2),
-        ({"kind": "Flag"}, "Yes", True),
-        ({"kind": "Flag"}, "maybe", "maybe"),
-        ({}, "007", "007"),
-        ({}, '" a "', " a "),
-        ({}, '"', '"'),
-        ({}, '""', ""),
-        ({"value_choices": ["two words"]}, '"two words"', "two words"),
-        ({"kind": "File"}, '"a\\nb"', "a\nb"),
-    ],
-)
-def test_typed_text_is_parsed_by_input_type(more: dict[str, Any], text: str, value: Any) -> None:
-    kind = more.pop("kind", "String") if "kind" in more else "String"
-    tool = make_tool("x", make_input("a", kind, **{key: each for key, each in more.items() if key != "kind"}))
-    read = read_typed(tool.inputs[0], text)
-    assert (read, type(read)) == (value, type(value))

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from hibali.errors import UsageError
+from hibali_plugins.authoring.example import make_example
 from registry.command_line import build_command_line
-from registry.descriptor import find_advice, read_descriptor
-from registry.example import make_example
+from registry.descriptor import read_descriptor
 from registry.invocation import check_invocation
 from registry.pipeline import Pipeline
 from tests.properties.descriptors import make_document, make_input, make_tool
@@ -172,11 +172,3 @@ def test_an_example_that_nothing_makes_runnable_is_refused() -> None:
     tool = tool_with('t "$(echo [A])"', make_input("a", value_choices=["f(x)"]))
     with pytest.raises(UsageError, match="no values were found"):
         make_example(tool)
-
-
-def test_validation_advises_on_what_cannot_be_used() -> None:
-    document = make_document('t "$(echo [A])" [O]', make_input("a", default_value="f(x)", optional=True))
-    document["output-files"] = [{"id": "o", "name": "o", "path-template": "x_*", "value-key": "[O]"}]
-    found = {each.path: each.message for each in find_advice(json.dumps(document).encode(), "x")}
-    assert "inside $( )" in found["inputs[0].default-value"]
-    assert "as it is" in found["output-files[0].path-template"]

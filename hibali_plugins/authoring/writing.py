@@ -18,8 +18,7 @@ from hibali_cli.dialogue import read_line, terminal_as_stdout
 from hibali_cli.options import Common
 from hibali_cli.output import write_message
 from hibali_cli.path_completion import complete_last, complete_path
-from registry.catalogue import Catalogue
-from registry.example import (
+from hibali_plugins.authoring.example import (
     AskInput,
     ChooseInput,
     Completed,
@@ -32,6 +31,7 @@ from registry.example import (
     next_step,
     unwrap_for_schema,
 )
+from registry.catalogue import Catalogue
 from registry.invocation import read_typed, write_typed
 from registry.pipeline import Input, Pipeline
 from registry.problems import Problem

@@ -1,0 +1,1 @@
+"""Example invocations of a pipeline, and the tests in its descriptor."""
