@@ -63,10 +63,16 @@ def open_seed(root: Root, call: str = "") -> Tuple[bytes, bool]:
     Each holder of the lock has its own: one that resumes after its lease ended must not treat another
     holder's partial files as its own.
     """
+    seeds, after_others = open_seeds(root, call, 1)
+    return seeds[0], after_others
+
+
+def open_seeds(root: Root, call: str, count: int) -> Tuple[List[bytes], bool]:
+    """Return as many seeds, one for each process that receives under the same lock."""
     earlier = read_seeds(root)
-    seed = os.urandom(16)
+    opened = [os.urandom(16) for _ in range(count)]
     parent = root.parent(journal_path(b""), make=True)
-    seeds = [one.hex() for one in [seed, *earlier][:_SEEDS]]
+    seeds = [one.hex() for one in [*opened, *earlier][:_SEEDS]]
     content = json.dumps({"version": 1, "seeds": seeds, "call": call}).encode("ascii") + b"\n"
     name = _JOURNAL + b"." + os.urandom(16).hex().encode("ascii")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -79,7 +85,7 @@ def open_seed(root: Root, call: str = "") -> Tuple[bytes, bool]:
     os.rename(name, _JOURNAL, src_dir_fd=parent, dst_dir_fd=parent)
     os.fsync(parent)
     os.fsync(root.descriptor)
-    return seed, bool(earlier)
+    return opened, bool(earlier)
 
 
 def end_journal(root: Root) -> None:
@@ -139,19 +145,23 @@ class PartialFile(object):
 class PartialFilesJournal(object):
     """A target's journal, open for appending; not synced, because its content is verified before use.
 
-    May be used by several threads.
+    May be used by several threads. Where several processes of one host receive under one lock, one opens it first, and
+    the others open it `shared`: lines that are appended at once stay whole (open(2), O_APPEND).
     """
 
-    def __init__(self, root: Root) -> None:
+    def __init__(self, root: Root, shared: bool = False) -> None:  # noqa: FBT001, FBT002  # Python 3.6 style
         self._lock = threading.Lock()
         self.parts: Dict[bytes, PartialFile] = {}
         for part in read_partial_files(root):
             if _is_resumable(root, part):
                 self.parts[part.path] = part
         parent = root.parent(protocol.OWN_FOLDER + b"/" + NAME, make=True)
+        flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_APPEND | os.O_CLOEXEC
+        if shared:
+            self._descriptor = os.open(NAME, flags, dir_fd=parent)
+            return
         name = NAME + b"." + os.urandom(16).hex().encode("ascii")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_APPEND | os.O_CLOEXEC
-        self._descriptor = os.open(name, flags, 0o600, dir_fd=parent)
+        self._descriptor = os.open(name, flags | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=parent)
         for part in self.parts.values():
             self._write(part)
         os.rename(name, NAME, src_dir_fd=parent, dst_dir_fd=parent)

@@ -116,11 +116,21 @@ class PackReceiver(object):
 
 
 class MainReceiver(PackReceiver):
-    """The receiver at the agent that holds the lock: packs, and large files in pieces from any agent."""
+    """The receiver of a process: packs, and large files in pieces from any of its agents.
 
-    def __init__(self, channel: Channel, root: Root, lease: Union[Lease, BorrowedLease], seed: bytes) -> None:
+    With a `shared` journal, other processes receive under the same lock at the same time.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        root: Root,
+        lease: Union[Lease, BorrowedLease],
+        seed: bytes,
+        shared: bool = False,  # noqa: FBT001, FBT002  # Python 3.6 style
+    ) -> None:
         super(MainReceiver, self).__init__(channel, root, lease, seed)
-        self._journal = PartialFilesJournal(root)
+        self._journal = PartialFilesJournal(root, shared)
         self._large = LargeFiles(root, seed, self._journal)
 
     def partial_files(self) -> List[Any]:

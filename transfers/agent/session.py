@@ -85,6 +85,7 @@ class Session(object):
             "partial_bytes": self._partial_bytes,
             "lock": self._lock,
             "hand_over": self._hand_over,
+            "issue_tickets": self._issue_tickets,
             "unlock": self._unlock,
             "start_receiving": self._start_receiving,
             "join": self._join,
@@ -245,6 +246,18 @@ class Session(object):
         lease.hand_over()
         self._channel.send(protocol.END, {"seed": seed.hex(), "token": lease.token})
 
+    def _issue_tickets(self, header: Dict[str, Any]) -> None:
+        """Reply with what as many further processes of the client need to receive here under this lock."""
+        self._end_third_party()
+        lease, root = self._lease, self._writable_root()
+        if lease is None:
+            raise LostLeaseError("the target is not locked")
+        seeds, after_others = journal.open_seeds(root, self._call, header["count"])
+        self._walked = self._walked or not after_others
+        journal.PartialFilesJournal(root).close()
+        tickets = [{"seed": seed.hex(), "token": lease.token} for seed in seeds]
+        self._channel.send(protocol.END, {"tickets": tickets})
+
     def _unlock(self, header: Dict[str, Any]) -> None:
         """Release the lock; `clean`: nothing else was left, `fresh`: there was no journal before.
 
@@ -315,20 +328,26 @@ class Session(object):
         self._receiver.place(header)
 
     def _start_receiving(self, header: Dict[str, Any]) -> None:
-        """Start receiving under our own lease, or by `token` under another agent's of the same client."""
+        """Start receiving under our own lease, or under another agent's of the same client: by its `token`, or by a
+        `ticket` beside other processes.
+        """
         self._end_third_party()  # its open journal is rewritten by the receiver
         # Folders opened for earlier listings or transfers may have been renamed since.
         root = self._opened()
         root.forget_all()
-        token = header.get("token")
+        ticket = header.get("ticket")
+        token = header.get("token") if ticket is None else ticket["token"]
         self._writable_root()
         lease = self._lease if token is None else BorrowedLease(root, str(token))
         if lease is None:
             raise LostLeaseError("the target is not locked")
         lease.check()
-        seed, after_others = journal.open_seed(root, self._call)
-        self._walked = self._walked or not after_others
-        intake = MainReceiver(self._channel, root, lease, seed)
+        if ticket is None:
+            seed, after_others = journal.open_seed(root, self._call)
+            self._walked = self._walked or not after_others
+        else:
+            seed = binascii.unhexlify(ticket["seed"])
+        intake = MainReceiver(self._channel, root, lease, seed, ticket is not None)
         intake.reports_digests = bool(header.get("digests"))
         self._receiver = intake
         ticket = {"seed": seed.hex(), "token": lease.token}

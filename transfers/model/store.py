@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from hibali.errors import HibaliError, IncompleteError, RefusedError
 from hibali.locations import Location
@@ -80,6 +80,30 @@ class Lock(ABC):
     @abstractmethod
     def release(self) -> None:
         """Release the lock; safe to call twice."""
+
+
+class SharedWriting(ABC):
+    """A locked target to which further processes of this client write, each with a ticket of its own.
+
+    Attributes:
+        tickets: As many as were asked for; they can be pickled. A ticket serves one process only.
+    """
+
+    tickets: Sequence[Any]
+
+    def committed(self, result: Committed) -> None:  # noqa: B027  # only stores that keep records
+        """Note an item that a process wrote, or that failed. Raises `TryLaterError` if the lock was lost."""
+
+    @abstractmethod
+    def end_process(self, agents: Sequence[Mapping[str, Any]], ticket: Any, items: Iterable[Item]) -> None:
+        """End what a killed process left running, before others write its unanswered `items`.
+
+        Raises `TryLaterError` if that is not possible.
+        """
+
+    @abstractmethod
+    def end(self, *, left: bool) -> None:
+        """Note that no process writes any more, and whether partial files may be left."""
 
 
 class PagedListing(Iterator[Entry]):
@@ -392,6 +416,26 @@ class Store(Source):
         """
         del operation, make
         self._refuse("be locked")
+
+    def share_writing(self, count: int) -> SharedWriting:
+        """Let `count` further processes write here at the same time; this store is locked, and does not `write` meanwhile."""
+        del count
+        self._refuse("be written to by several processes")
+
+    def join(self, ticket: Any) -> None:
+        """Let this store, which holds no lock, `write` with a ticket of `share_writing`. Requires `share_writing`."""
+        del ticket
+        self._refuse("be written to by several processes")
+
+    @property
+    def agents(self) -> Sequence[Mapping[str, Any]]:
+        """The processes at the site that work for this store, as `SharedWriting.end_process` needs them."""
+        return []
+
+    @property
+    def left(self) -> bool:
+        """Whether the last `write` may have left partial files."""
+        return False
 
     def space(self) -> Space:
         """Return the free space, as far as it is known."""

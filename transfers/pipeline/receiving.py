@@ -330,8 +330,12 @@ class ReceiverStream(Receiver[Payload]):
     is notified of each piece, hashes each large file as pieces arrive, and renames it.
     """
 
-    def __init__(self, control: Connection, channels: ChannelPool, root: bytes) -> None:
+    def __init__(
+        self, control: Connection, channels: ChannelPool, root: bytes, ticket: Any | None = None
+    ) -> None:
+        """With a `ticket`, the agent of another process holds the lock."""
         super().__init__(control, root, self._window_bytes)
+        self._opening = {} if ticket is None else {"ticket": ticket}
         self._channels = channels
         self._workers: list[Worker] = []
         self._lost = 0
@@ -342,7 +346,7 @@ class ReceiverStream(Receiver[Payload]):
 
     def run(self, values: Iterable[Payload]) -> Generator[Committed, None, None]:
         """See Receiver."""
-        self._control.send(protocol.REQUEST, {"do": "start_receiving"})
+        self._control.send(protocol.REQUEST, {"do": "start_receiving", **self._opening})
         try:
             yield from super().run(values)
         finally:

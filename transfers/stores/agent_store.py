@@ -22,7 +22,7 @@ from transfers.agent.protocol import LEASE_SECONDS, RUNNING
 from transfers.model.entry import Entry, Verification
 from transfers.model.facts import Facts
 from transfers.model.leases import this_client
-from transfers.model.store import Lock, RootIdentity, Store
+from transfers.model.store import Lock, RootIdentity, SharedWriting, Store
 from transfers.model.units import (
     PACK_BYTES,
     Adjustment,
@@ -170,7 +170,8 @@ class PosixStore(Store):
         self._writers: dict[type[Writer], Writer] = {}  # the last one of each kind
         self._other_bytes = self._other_logins = 0
         self.token = ""  # identifies the lock to another agent
-        self._handed_over = self._nodes_left = False
+        self._ticket: Any | None = None  # to write under the lock of another process
+        self._handed_over = self._others_left = False
         self._connection = connection
         self._opened = False
         self._quotas = False
@@ -373,7 +374,7 @@ class PosixStore(Store):
 
     def write(self, payloads: Iterable[Payload]) -> Generator[Committed, None, None]:
         """See Store; the target must be locked."""
-        self._receiver = ReceiverStream(self.line, self._channels, self.root_path)
+        self._receiver = ReceiverStream(self.line, self._channels, self.root_path, self._ticket)
         self._committed = True
         self.write_with(self._receiver)
         return self._receiver.run(payloads)
@@ -447,14 +448,44 @@ class PosixStore(Store):
         """Hand the lock over to jobs that write here; return the seed of their partial names and the token of the lock."""
         self._open()
         self._purge()
-        self._handed_over = self._nodes_left = True
+        self._handed_over = self._others_left = True
         reply = self._connection.request("hand_over")
         with self._connection.understanding():
             return str(reply.header["seed"]), str(reply.header["token"])
 
     def jobs_ended(self, *, left: bool) -> None:
         """Record that no job uses the lock any more, and whether jobs left partial files."""
-        self._handed_over, self._nodes_left = False, left
+        self._handed_over, self._others_left = False, left
+
+    def share_writing(self, count: int) -> SharedWriting:
+        """See Store."""
+        self._purge()
+        self._committed = self._others_left = True
+        reply = self.line.request("issue_tickets", count=count)
+        with self._connection.understanding():
+            boot = self._connection.process["boot"]
+            return _AgentSharedWriting(self, [{**ticket, "boot": boot} for ticket in reply.header["tickets"]])
+
+    def join(self, ticket: Any) -> None:
+        """See Store. Raises `TryLaterError` on another host: the agents append to one journal."""
+        if ticket["boot"] != self._connection.process["boot"]:
+            message = "a further login reached another machine"
+            raise TryLaterError("another-host", message, subject=self._connection.subject)
+        self._ticket = ticket
+
+    @property
+    def agents(self) -> Sequence[Mapping[str, Any]]:
+        """See Store."""
+        return [self._connection.process, *self._channels.processes]
+
+    @property
+    def left(self) -> bool:
+        """See Store."""
+        return any(writer.left for writer in self._writers.values())
+
+    def leave_partials(self, paths: Iterable[bytes]) -> None:
+        """Record partial files that ended processes may have left; those that can be resumed stay."""
+        self._orphans += paths
 
     @property
     def line(self) -> Connection:
@@ -670,7 +701,7 @@ class PosixStore(Store):
         self._holding.record_release()
         self._purge()
         writers = self._writers.values()
-        left = self._left or self._nodes_left or any(writer.left for writer in writers)
+        left = self._left or self._others_left or self.left
         fresh = any(writer.fresh for writer in writers)
         self._connection.request("unlock", clean=not left, fresh=fresh, check=check)
 
@@ -734,7 +765,7 @@ class PosixStore(Store):
         self.close()
         self._holding.leave(self._connection.process, *self._channels.processes)
         receiver, self._receiver = self._receiver, None
-        self._left = self._left or any(writer.left for writer in self._writers.values())
+        self._left = self._left or self.left
         self._writers = {kind: writer for kind, writer in self._writers.items() if writer.over}
         if receiver is not None:
             self._orphans += receiver.partials()
@@ -756,6 +787,31 @@ class PosixStore(Store):
             self._opened = True
         self._returns += self._was_lost
         self._was_lost = False
+
+
+class _AgentSharedWriting(SharedWriting):
+    """Processes that receive under the lease of the store's agent, each with its own agent and partial names."""
+
+    def __init__(self, store: PosixStore, tickets: Sequence[Mapping[str, Any]]) -> None:
+        self._store = store
+        self.tickets = tickets
+
+    def end_process(self, agents: Sequence[Mapping[str, Any]], ticket: Any, items: Iterable[Item]) -> None:
+        """See SharedWriting."""
+        connection = self._store.line
+        reply = connection.request("end_stale_agents", agents=[*agents])
+        with connection.understanding():
+            if RUNNING in reply.header["found"]:
+                message = "hibali's agent of a process that was killed is still running"
+                raise TryLaterError("stale-agent", message, subject=connection.subject)
+        seed = bytes.fromhex(ticket["seed"])
+        paths = [(item.entry.path, item.clear) for item in items]
+        self._store.leave_partials(protocol.partial_path(seed, path) for path, _ in paths)
+        self._store.leave_partials(protocol.aside_path(seed, path) for path, clear in paths if clear)
+
+    def end(self, *, left: bool) -> None:
+        """See SharedWriting."""
+        self._store.jobs_ended(left=left)
 
 
 class PosixLock(Lock):

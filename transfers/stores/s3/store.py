@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from itertools import chain
+from typing import Any
 
 from hibali.config.model import S3Settings
 from hibali.errors import AccessError, IncompleteError, NotFoundError, RefusedError, TryLaterError
@@ -21,7 +22,7 @@ from transfers.agent.protocol import LEASE_SECONDS
 from transfers.model.entry import Entry, Kind, Verification, weakest
 from transfers.model.facts import Facts, is_own_name, name_problem, unsafe_component
 from transfers.model.identities import identity_of_bucket
-from transfers.model.store import Origin, SmallFiles, Store
+from transfers.model.store import Origin, SharedWriting, SmallFiles, Store
 from transfers.model.units import PACK_BYTES, Committed, Item, Payload, Problem
 from transfers.stores.s3 import removing
 from transfers.stores.s3.bulk import Bulk
@@ -32,13 +33,13 @@ from transfers.stores.s3.probe import ServerSupport, facts_of, probe_server, rec
 from transfers.stores.s3.records import Records
 from transfers.stores.s3.removing import ObjectRemover
 from transfers.stores.s3.requests import CONNECTIONS, Requests
-from transfers.stores.s3.writing import ExpectedObjects, S3Writer, WriteTarget
+from transfers.stores.s3.writing import ExpectedObjects, S3Writer, WriteTarget, known_from
 from transfers.stores.server.keys import Cache, HidingFiles, Listed, Unlisted, in_order, time_of
 from transfers.stores.server.lease import NoLease
 from transfers.stores.server.locks import NAME as LOCK
 from transfers.stores.server.locks import ConditionalLock, check_unheld, is_lock
 from transfers.stores.server.manifest import NAME as MANIFEST_NAME
-from transfers.stores.server.manifest import ManifestLines
+from transfers.stores.server.manifest import ManifestLines, line_of
 from transfers.stores.server.reading import RequestStore
 
 _SETTLED_SECONDS = 2.0  # longer than any client needs between a HEAD and its PUT
@@ -362,6 +363,15 @@ class S3Store(RequestStore):
         finally:
             self._save(lines)
 
+    def share_writing(self, count: int) -> SharedWriting:
+        """See Store; the tickets say whether the prefix is locked."""
+        return _SharedPrefix(count, self._holder, self._save)
+
+    def join(self, ticket: Any) -> None:
+        """See Store; whoever holds the lock also writes the manifest."""
+        self._is_substore = True
+        self._holder = _LockOfOther() if ticket else NoLease()
+
     def substore(self, folder: bytes) -> tuple[S3Store, bytes]:
         """See Store: return this store, which from now on holds no lock and writes no manifest.
 
@@ -496,6 +506,40 @@ class S3Store(RequestStore):
         self._records.close()
         self._uploads.close()
         self.requests.close()
+
+
+class _LockOfOther(NoLease):
+    """The lock of another process of this client, which checks it: uploads that are begun here are its own."""
+
+    held = True
+
+
+class _SharedPrefix(SharedWriting):
+    """Processes that write objects; their manifest lines are written together at the end."""
+
+    def __init__(
+        self, count: int, holder: ConditionalLock | NoLease, save: Callable[[ManifestLines], None]
+    ) -> None:
+        self.tickets = [holder.held] * count
+        self._holder = holder
+        self._save = save
+        self._lines = ManifestLines()
+
+    def committed(self, result: Committed) -> None:
+        """See SharedWriting."""
+        self._holder.check()
+        entry = result.item.entry
+        if result.problem is None and entry.kind is Kind.FILE:
+            known = known_from(entry, result.digest)._replace(etag=result.etag or "")
+            self._lines.add(entry.path, line_of(entry.path, known))
+
+    def end_process(self, agents: Sequence[Mapping[str, Any]], ticket: Any, items: Iterable[Item]) -> None:
+        """See SharedWriting; nothing runs at the server, and another process resumes its uploads."""
+
+    def end(self, *, left: bool) -> None:
+        """See SharedWriting."""
+        del left
+        self._save(self._lines)
 
 
 def _refuse(reason: str | None, path: bytes, subject: str) -> None:
