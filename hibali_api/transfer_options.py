@@ -51,6 +51,15 @@ class Pace(TypedDict, total=False):
             read=read_size,
         ),
     ]
+    workers: Annotated[
+        int,
+        Option(
+            "Move files with at most N processes of this machine, as far as the transfer is worth it (default: 1).",
+            metavar="N",
+            limits=(1, 256),
+            default=1,
+        ),
+    ]
 
 
 class Ways(TypedDict, total=False):

@@ -152,6 +152,7 @@ def _moving(values: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
     return {
         "backup": None if backup is None else read_target(place_text(backup), settings),
         "rate": values["bwlimit"] or 0,
+        "workers": values["workers"],
         "saving": SaveOptions(values["save"], values["push_to"]),
     }
 

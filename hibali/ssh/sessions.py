@@ -13,7 +13,9 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
@@ -126,6 +128,25 @@ _SAFE_OPTIONS = (
 
 # A path that loses packets ends the connection after a minute (S23).
 _DEADLINES = ("-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4", "-o", "ConnectTimeout=30")
+
+
+_worker: ContextVar[int | None] = ContextVar("worker", default=None)
+
+
+@contextmanager
+def logins_of_worker(number: int) -> Iterator[None]:
+    """Let worker `number` of a transfer share the logins of the process that started it: it uses one of them, and never prompts."""
+    token = _worker.set(number)
+    try:
+        yield
+    finally:
+        _worker.reset(token)
+
+
+def worker_login(logins: int) -> int | None:
+    """Return which of `logins` logins to one host this worker uses; None in any other process."""
+    worker = _worker.get()
+    return None if worker is None else worker % logins
 
 
 class Login:

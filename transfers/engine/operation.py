@@ -228,7 +228,7 @@ def _attempt(operation: Operation, stack: ExitStack) -> None:
         record_empty_target(endpoints, recorder)
     check_space(plan, target, request.target.text)
     if plan.moves.count:
-        route.open()
+        route.open(plan)
     if plan.changes or not existed:
         _fetch_content(endpoints, plan)
         lock = make_root_and_lock(endpoints, lock)

@@ -183,6 +183,7 @@ class TransferPlan:
     bytes_in_holes: int = 0
     files_to_link: int = 0
     names_to_make: int = 0
+    kinds_changed: int = 0  # names that get another kind of entry
     files_kept: int = 0
     files_to_delete: int = 0
     target_files: int = 0
@@ -229,6 +230,7 @@ class TransferPlan:
             if action.entry.sparse and not action.entry.offline:
                 self.bytes_in_holes += action.entry.size - action.entry.allocated
             self.names_to_make += action.target is None
+            self.kinds_changed += action.verb is Verb.RETYPE
             self.moves.add(action)
             self._announce_growth()
 

@@ -14,7 +14,7 @@ from hibali.config.model import Site
 from hibali.errors import HibaliError, TryLaterError, UsageError
 from hibali.events import Listener, ignore
 from hibali.locations import Location, guarded_roots
-from hibali.ssh.sessions import Login, open_session
+from hibali.ssh.sessions import Login, open_session, worker_login
 from transfers.pipeline.channel_pool import ChannelPool
 from transfers.remote.connection import Connection, remote_command
 from transfers.stores.agent_store import AGENT_FACTS, PosixStore
@@ -52,7 +52,8 @@ def connect(
         site.limits,
         host=host,
         on_event=on_event,
-        may_prompt=not reconnecting,
+        number=worker_login(settings.logins) or 0,
+        may_prompt=not reconnecting and worker_login(settings.logins) is None,
         attempts=attempts,
         since=since,
     )
@@ -104,15 +105,16 @@ def lost_after_login(problem: TryLaterError) -> TryLaterError:
 
 
 def _numbered_logins(site: Site, on_event: Listener) -> list[Login]:
-    """Return the site's logins, by number."""
+    """Return the site's logins, by number; of a worker only its own."""
     settings = site.ssh
     if settings is None:
         raise UsageError("not-an-ssh-site", "this site has no ssh table", subject=site.name)
+    own = worker_login(settings.logins)
     return [
         Login(
             settings, site.limits, host=settings.data_host, on_event=on_event, number=number, may_prompt=False
         )
-        for number in range(settings.logins)
+        for number in (range(settings.logins) if own is None else (own,))
     ]
 
 

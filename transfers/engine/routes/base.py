@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from contextlib import closing
-from typing import TypeGuard
+from typing import TYPE_CHECKING, TypeGuard
 
 from hibali.events import Event, Retried
 from hibali.plugins import find, not_installed, object_of
@@ -15,6 +15,9 @@ from transfers.engine.request import FeatureOption
 from transfers.history.journal import Recorder
 from transfers.model.store import Source, Store
 from transfers.model.units import Committed, Item, Problem
+
+if TYPE_CHECKING:
+    from transfers.planning.planner import TransferPlan
 
 MAX_ATTEMPTS = 3  # attempts for an item that may succeed when it is sent again
 FULL = frozenset({"no-space", "no-quota", "read-only"})
@@ -60,8 +63,8 @@ class Route(ABC):
         """Return the paths that an earlier call may have written without verification."""
         return ()
 
-    def open(self) -> None:  # noqa: B027  # most routes use the connections of the stores
-        """Connect, without any change, once the plan has files to move."""
+    def open(self, plan: TransferPlan) -> None:  # noqa: B027  # most routes use the connections of the stores
+        """Connect, without any change, once the plan is complete and has files to move."""
 
     @abstractmethod
     def carry(self, source: Source, target: Store, items: Iterable[Item]) -> Events:
@@ -107,6 +110,7 @@ ROUTES: tuple[tuple[str, Callable[[Endpoints], bool]], ...] = (
     (f"{_HERE}direct:open_route", lambda ends: ends.request.direct),
     (f"{_HERE}server:open_route", lambda ends: ends.target.copies(ends.origin.store)),
     ("gridftp", lambda ends: any(site.gridftp for site in ends.sites)),
+    (f"{_HERE}workers:open_route", lambda ends: ends.request.workers > 1),
     (f"{_HERE}stream:open_route", lambda _: True),
 )
 

@@ -25,6 +25,7 @@ from transfers.model.store import Source, Store
 from transfers.model.units import Committed, Item, Unit
 from transfers.pipeline.batches import group_units, unit_bytes
 from transfers.pipeline.third_party import DirectReceiver
+from transfers.planning.planner import TransferPlan
 from transfers.remote.connection import Connection, opening, remote_command
 from transfers.stores import ssh
 from transfers.stores.agent_store import PosixStore
@@ -53,8 +54,9 @@ class DirectRoute(StreamRoute):
         self._stack = stack
         self._connection: Connection | None = None
 
-    def open(self) -> None:
+    def open(self, plan: TransferPlan) -> None:
         """Connect the source's agent to the target's. Raises the errors of `connect`."""
+        del plan
         self._connection, self.logins = connect(self._ends, self._source, self._target, self._on_event)
         self._stack.callback(self._connection.close)
 

@@ -45,17 +45,30 @@ class StreamRoute(Route):
         self, source: Source, target: Store, items: Iterable[Item]
     ) -> Generator[Event | Committed, None, None]:
         payloads = PacedPayloads(self._pace, self._on_event)
-        units = group_units(
-            self._full.until(items),
-            lambda: _piece_bytes(source, target),
-            target.begun,
-            together=self._together,
-        )
-        with closing(target.write(payloads.watch(source.read(units)))) as results:
+        batches = [self._full.until(items)]
+        with closing(move_batches(source, target, batches, payloads, self._together)) as results:
             for committed in results:
                 self._full.note(committed.problem)
-                verification = payloads.verifications.pop(committed.item.number, Verification.DIGEST)
-                yield _verified_by(committed, verification)
+                yield committed
+
+
+def move_batches(
+    source: Source, target: Store, batches: Iterable[Iterable[Item]], payloads: PacedPayloads, together: int
+) -> Generator[Committed, None, None]:
+    """Read one batch after the other, and write all; yield the result of each item, in any order.
+
+    Small files are packed with at most `together` bytes, and never with those of another batch.
+    """
+
+    def read() -> Iterator[Payload]:
+        for items in batches:
+            units = group_units(items, lambda: _piece_bytes(source, target), target.begun, together=together)
+            yield from source.read(units)
+
+    with closing(target.write(payloads.watch(read()))) as results:
+        for committed in results:
+            verification = payloads.verifications.pop(committed.item.number, Verification.DIGEST)
+            yield _verified_by(committed, verification)
 
 
 def open_route(endpoints: Endpoints, recorder: Recorder) -> StreamRoute:

@@ -1,0 +1,65 @@
+"""Test how many workers a transfer gets, how files are dealt out to them, and what crosses between the processes."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hibali.errors import AccessError
+from tests.support.payloads import file_entry, items_of
+from transfers.engine.routes.worker import Messages, sent_item
+from transfers.engine.routes.workers import count_workers, in_batches
+from transfers.model.units import PACK_ITEMS, Item
+
+TOGETHER = 1000
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("files", "size", "most", "expected"),
+    [
+        (1, 1, 16, 1),
+        (4999, 0, 16, 1),
+        (5000, 0, 16, 2),
+        (1, GIB // 4, 16, 1),
+        (8, GIB // 2, 16, 2),
+        (50_000, 8 * GIB, 8, 8),
+        (50_000, 8 * GIB, 1, 1),
+    ],
+)
+def test_small_transfers_get_no_workers_and_large_ones_as_many_as_allowed(
+    files: int, size: int, most: int, expected: int
+) -> None:
+    assert count_workers(files, size, most) == expected
+
+
+@given(st.lists(st.integers(0, 3 * TOGETHER), max_size=600))
+def test_batches_have_all_files_once_and_large_files_alone(sizes: list[int]) -> None:
+    items = items_of([file_entry(b"%d" % number, b"1" * size) for number, size in enumerate(sizes)])
+    batches = list(in_batches(iter(items), TOGETHER))
+    assert sorted(item.number for batch in batches for item in batch) == list(range(len(sizes)))
+    for batch in batches:
+        assert 0 < len(batch) <= PACK_ITEMS
+        assert len(batch) == 1 or sum(item.entry.size for item in batch) <= TOGETHER
+        assert [item.number for item in batch] == sorted(item.number for item in batch)
+
+
+def test_items_and_errors_cross_unchanged() -> None:
+    one, other = os.pipe()
+    with os.fdopen(one, "rb", buffering=0) as reading, os.fdopen(other, "wb", buffering=0) as writing:
+        messages = Messages(reading, writing)
+        item = items_of([file_entry(b"\xff name", b"content")])[0]
+        messages.send([sent_item(item)])
+        assert [Item(*fields) for fields in messages.receive()] == [item]
+        messages.send(AccessError("denied", "no", subject="a", hint="b"))
+        found = messages.receive()
+        assert (type(found), found.to_record()) == (
+            AccessError,
+            AccessError("denied", "no", subject="a", hint="b").to_record(),
+        )
+        writing.close()
+        with pytest.raises(EOFError):
+            messages.receive()
