@@ -251,7 +251,7 @@ class RestClient:
 
     def _expired(self, subject: str) -> HibaliError:
         """Return the error of an upload with a login that the service refused, and that was renewed."""
-        return TryLaterError("token-expired", "the token expired during the upload", subject=subject)
+        return TryLaterError("token-expired", "the login expired during the upload", subject=subject)
 
     def _refused(self, response: Response) -> bool:
         """Return whether the service refused the login of a request, which it did not execute."""

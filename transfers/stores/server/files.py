@@ -261,7 +261,11 @@ class Files(ABC):
         before_commit: Callable[[], None],
         part_folders: Sequence[bytes] = (),
     ) -> None:
-        """Write a file of the size of `entry` from its pieces, completely or not at all; a partial name may keep a part."""
+        """Write a file of the size of `entry` from its pieces, completely or not at all; a partial name may keep a part.
+
+        The pieces come once. After a transient `TryLaterError` with the code `busy` or `token-expired` the file is sent again, a
+        few times; another one ends the transfer.
+        """
         if self.support is not None and self.support.put == Put.WHOLE:
             content = b"".join(pieces)
             before_commit()

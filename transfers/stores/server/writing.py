@@ -31,6 +31,9 @@ from transfers.stores.server.streaming import (
 
 _MOST_JOBS = 8  # files that are written at a time
 _ATTEMPTS = 3  # of a commit whose target changes meanwhile
+_AGAIN = frozenset(
+    {"busy", "token-expired"}
+)  # errors of one upload: its sent pieces are gone, so the source sends it again
 CORRUPT = Problem("corrupt", "the written file differs when it is read back", retryable=True)
 _CHANGED = Problem(
     "target-changed", "it changed at the target after the plan was made, so it was not replaced"
@@ -350,9 +353,11 @@ class ServerWriter(StreamingWriter):
                 if large.problem in {DIFFERS, EARLIER}:
                     target.drop_parts(name, large.item.entry.path)
                 raise Refused(large.problem or EARLIER) from None
-            except HibaliError:
+            except HibaliError as problem:
                 traits = target.files.traits
                 target.left = target.left or traits.keeps_parts or traits.stores_late
+                if problem.transient and problem.code in _AGAIN:
+                    raise Refused(Problem(problem.code, problem.message, retryable=True)) from None
                 raise
             finally:
                 large.over.set()

@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import ClassVar
 from urllib.parse import quote_from_bytes, unquote_to_bytes, urlsplit
 
-from hibali.errors import IncompleteError
 from hibali.events import Listener, ignore
 from hibali.http.client import Bytes, Receive, Response
 from hibali.http.deadline import RESPONSE_SECONDS, request_timeout
@@ -100,7 +99,3 @@ class WebdavClient(RestClient):
     def put(self, path: bytes, pieces: Iterator[Bytes], size: int, headers: Mapping[str, str]) -> Response:
         """Send PUT with chunks of `size` bytes in total; see `upload`."""
         return self.upload(Call("PUT", self._below(path), headers=headers), pieces, size)
-
-    def _expired(self, subject: str) -> IncompleteError:
-        message = "the login expired during the upload"
-        return IncompleteError("token-expired", message, subject=subject, transient=True)

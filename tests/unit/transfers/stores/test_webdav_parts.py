@@ -331,7 +331,7 @@ def test_a_login_that_expires_in_the_middle_is_asked_again() -> None:
         assert client.request("GET", b"a").body == b"x"
         assert len(seen) == 3
         accepted = {"Bearer third"}
-        with pytest.raises(IncompleteError) as caught:
+        with pytest.raises(TryLaterError) as caught:
             client.put(b"a", iter([b"x"]), 1, {})
         assert (caught.value.code, caught.value.transient) == ("token-expired", True)
         assert client.put(b"a", iter([b"x"]), 1, {}).status == 200

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +16,17 @@ import pytest
 from cheroot import wsgi
 from wsgidav.wsgidav_app import WsgiDAVApp
 
+import hibali as api
 from hibali.config.settings import parse_settings
 from hibali.locations import Location
+from tests.support.trees import make_tree
 from transfers.model.entry import Entry, Kind, Verification
 from transfers.model.store import Lock, Store
 from transfers.model.units import Item, Payload, Unit
 from transfers.stores.open_store import open_store
 
 FILES = 10
+LARGE = 5 << 20  # sent in pieces
 TIME = 1_700_000_000_123_456_789
 
 
@@ -32,6 +37,8 @@ class CountingServer:
         root.mkdir()
         self._counts: Counter[str] = Counter()
         self._guard = threading.Lock()
+        self.busy = 0  # large PUTs that are refused
+        self.large: list[float] = []  # when each of them came
         self._app = WsgiDAVApp(
             {
                 "provider_mapping": {"/": str(root)},
@@ -50,6 +57,13 @@ class CountingServer:
     def _respond(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         with self._guard:
             self._counts[environ["REQUEST_METHOD"]] += 1
+        size = int(environ.get("CONTENT_LENGTH") or 0)
+        if environ["REQUEST_METHOD"] == "PUT" and size >= LARGE:
+            self.large.append(time.monotonic())
+            if len(self.large) <= self.busy:
+                environ["wsgi.input"].read(size)
+                start_response("503 Service Unavailable", [("Retry-After", "1"), ("Content-Length", "0")])
+                return []
         answer: Iterable[bytes] = self._app(environ, start_response)
         return answer
 
@@ -157,3 +171,33 @@ def test_requests_of_transfers_and_removals(server: CountingServer, opened: Call
     held.pop().finish()
     more = {name: dict(counted) for name, counted in counts.items() if counted.total() > MOST[name]}
     assert not more
+
+
+@pytest.fixture
+def source(server: CountingServer, hibali_home: Any, tmp_path: Path) -> Path:
+    """Return a folder with a large file and others; the site `lab` is configured."""
+    hibali_home.config.write_text(f'version = 1\n[sites.lab]\nkind = "url"\nurl = "{server.url}"\n')
+    return make_tree(tmp_path / "source", {b"a": b"1", b"large": b"2" * LARGE, b"z": b"3"})
+
+
+def test_a_large_file_that_a_busy_server_refuses_is_sent_again_when_it_asks_for_it(
+    server: CountingServer, source: Path
+) -> None:
+    server.busy = 2
+    assert api.push(source, "lab:data").files_moved == 3
+    assert len(server.large) == 3
+    assert min(later - earlier for earlier, later in pairwise(server.large)) >= 1
+    assert api.verify(source, "lab:data").files == 3
+
+
+def test_a_busy_server_ends_only_the_file_that_it_keeps_refusing(
+    server: CountingServer, source: Path
+) -> None:
+    server.busy = 100
+    with pytest.raises(api.IncompleteTransferError) as caught:
+        api.push(source, "lab:data")
+    receipt = caught.value.receipt
+    assert (receipt.files_moved, [each.code for each in receipt.failures]) == (2, ["busy"])
+    assert len(server.large) == 3
+    server.busy = 0
+    assert api.push(source, "lab:data").files_moved == 1
