@@ -23,7 +23,7 @@ from hibali.text import as_text, printable
 from registry.images.archive import read_archive
 from registry.images.record import ImageRecord, wanted_digests
 from registry.pipeline import Pipeline
-from runs.cache.entries import IMAGE, Name
+from runs.cache import IMAGE, Name
 from runs.clean import make_work_folder
 from runs.containers.base import Container, Image, Started
 from runs.inputs import identify_local

@@ -20,7 +20,7 @@ from hibali.locations import Location, read_location
 from hibali.system_errors import reason_of
 from hibali.text import as_text, counted, printable
 from registry.invocation import Invocation
-from runs.cache.entries import CONTENT, ORIGIN, Name
+from runs.cache import CONTENT, ORIGIN, Name
 from runs.collect import collected_files, protection, pull_files, work_of
 from runs.dependencies import require_submitted, require_success
 from runs.model import Input, Run, State

@@ -20,7 +20,7 @@ from hibali.text import as_bytes, as_text, path_fields, printable
 from registry.command_line import build_command_line
 from registry.invocation import Invocation
 from runs.adopt import refuse_unrecorded, write_run_manifest
-from runs.cache.entries import expected_wait
+from runs.cache import expected_wait
 from runs.clean import make_work_folder
 from runs.collect import pull_files
 from runs.dependencies import check_needs, dependency_jobs

@@ -11,7 +11,7 @@ from hibali.errors import Exit, IncompleteError
 from hibali.events import Event, Listener, Moved, ignore
 from hibali.locations import Location, path_at
 from hibali.retry import when_free, with_retries
-from runs.cache.entries import CONTENT, CacheRecords, Hold, Name, Times, oldest_ns, read_name, times_at
+from runs.cache import CONTENT, CacheRecords, Hold, Name, Times, oldest_ns, read_name, times_at
 from runs.inputs import Identity
 from runs.model import Carrier
 from transfers.engine.operation import synchronise

@@ -22,7 +22,7 @@ tests_for() {
     done
     case $1 in
     batch_systems) echo tests/contracts/test_scheduler.py tests/unit/runs ;;
-    bundles | notebooks | participants | pilots)
+    bundles | eviction | notebooks | participants | pilots)
         echo tests/unit/runs tests/end_to_end/test_sweep_direct.py
         ;;
     cbrain | ebrains | facilities | fsspec_sites | globus | gridftp)

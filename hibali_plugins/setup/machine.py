@@ -16,6 +16,7 @@ from hibali.errors import AccessError, HibaliError, IncompleteError, NotFoundErr
 from hibali.events import Listener
 from hibali.ledger import new_identifier
 from hibali.locations import work_path
+from hibali.plugins import if_offered
 from hibali.retry import pause
 from hibali.ssh_options import SshOptions
 from hibali.text import counted, one_line, printable
@@ -402,13 +403,14 @@ def _check_free_space(checks: StepList, site: Site, host: RemoteHost) -> None:
             elif free < least:
                 little.append(text)
     if full:
-        hint = (
-            f"Remove files that are no longer needed. To list the cache: hibali sites cache list {site.name}"
-        )
+        cache = if_offered("sites.cache", f" To list the cache: hibali sites cache list {site.name}")
+        hint = f"Remove files that are no longer needed.{cache}"
         checks.fault("room", IncompleteError("no-space", "; ".join(full), subject=site.name, hint=hint))
     elif little:
         checks.warn(
-            "room", "; ".join(little), f"To see what can be removed: hibali sites cache list {site.name}"
+            "room",
+            "; ".join(little),
+            if_offered("sites.cache", f"To see what can be removed: hibali sites cache list {site.name}"),
         )
     else:
         checks.ok("room", "; ".join(amounts_free) or "the host does not report its free space")

@@ -273,7 +273,6 @@ def test_no_run_files_are_written_or_removed_through_a_symlink_of_another_accoun
         ("runs", "clean", "--site", "here"),
         ("runs", "collect", done, "again"),
         ("runs", "adopt", "here"),
-        ("sites", "cache", "evict", "here"),
         (*bench.line(bench.answers(code=3)),),
     ):
         answer = hibali(*words, "--json", exit=8)

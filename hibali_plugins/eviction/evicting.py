@@ -22,8 +22,7 @@ from hibali_cli.options import Common
 from hibali_cli.output import Cell
 from hibali_cli.progress import listening
 from hibali_cli.records import moment
-from runs.cache.entries import CacheRecords, times_at
-from runs.cache.listing import (
+from hibali_plugins.eviction.listing import (
     CacheContents,
     CacheEntry,
     Evicted,
@@ -32,6 +31,7 @@ from runs.cache.listing import (
     evict,
     list_entries,
 )
+from runs.cache import CacheRecords, times_at
 from runs.clean import make_work_folder
 from runs.model import Run
 from runs.stage import Synchroniser

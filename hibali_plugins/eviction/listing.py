@@ -11,7 +11,7 @@ from enum import StrEnum
 from hibali.config.model import Purge
 from hibali.errors import HibaliError
 from hibali.locations import Location
-from runs.cache.entries import HELD, IMAGE, Name, Use, read_use, remove_use, run_of, split_path, time_ns
+from runs.cache import HELD, IMAGE, Name, Use, read_use, remove_use, run_of, split_path, time_ns
 from runs.model import Carrier, Run
 from transfers.model.entry import Entry, Kind
 from transfers.remote.host import RemoteHost

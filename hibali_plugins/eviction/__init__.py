@@ -1,0 +1,1 @@
+"""List and evict what a site caches for later runs."""

@@ -1,1 +1,0 @@
-"""The cache of inputs and images at a site."""
