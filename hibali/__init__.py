@@ -24,9 +24,11 @@ _API = {
         "TryLaterError",
         "UsageError",
     ),
+    "hibali_api.calls": ("CallOptions",),
     "hibali_api.files": ("du", "ls", "mkdir", "mv", "rm", "stat"),
     "hibali_api.progress": ("Progress",),
-    "hibali_api.runs": ("Run", "run"),
+    "hibali_api.runs": ("JobOptions", "Run", "run"),
+    "hibali_api.transfer_request": ("ApplyOptions", "PlanOptions", "TransferOptions", "VerifyOptions"),
     "hibali_api.transfers": (
         "IncompleteTransferError",
         "Plan",

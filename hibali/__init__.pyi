@@ -13,6 +13,7 @@ from hibali.errors import UsageError as UsageError
 from hibali_api import pipelines as pipelines
 from hibali_api import runs as runs
 from hibali_api import sites as sites
+from hibali_api.calls import CallOptions as CallOptions
 from hibali_api.files import du as du
 from hibali_api.files import ls as ls
 from hibali_api.files import mkdir as mkdir
@@ -20,8 +21,13 @@ from hibali_api.files import mv as mv
 from hibali_api.files import rm as rm
 from hibali_api.files import stat as stat
 from hibali_api.progress import Progress as Progress
+from hibali_api.runs import JobOptions as JobOptions
 from hibali_api.runs import Run as Run
 from hibali_api.runs import run as run
+from hibali_api.transfer_request import ApplyOptions as ApplyOptions
+from hibali_api.transfer_request import PlanOptions as PlanOptions
+from hibali_api.transfer_request import TransferOptions as TransferOptions
+from hibali_api.transfer_request import VerifyOptions as VerifyOptions
 from hibali_api.transfers import IncompleteTransferError as IncompleteTransferError
 from hibali_api.transfers import Plan as Plan
 from hibali_api.transfers import apply as apply

@@ -14,14 +14,18 @@ import hibali
 def python_page() -> str:
     """Return the page of all public names of `hibali`."""
     lines = ["# Python API", "", "`import hibali`; the page [Python](../python.md) introduces it.", ""]
+    options = _options()
     for name in dir(hibali):
         value = getattr(hibali, name)
+        if name in options:
+            continue  # after the functions
         if isinstance(value, ModuleType):
             lines += _module(f"hibali.{name}", value)
         elif callable(value):
             lines += _item(f"hibali.{name}", value, level=2)
-    for name, options in sorted(_options().items()):
-        lines += (f"## `{name}`", "", "```text", inspect.getdoc(options) or "", "```", "")
+    for name, declared in sorted(options.items()):
+        full = f"hibali.{name}" if name in dir(hibali) else name
+        lines += (f"## `{full}`", "", "```text", inspect.getdoc(declared) or "", "```", "")
     return "\n".join(lines) + "\n"
 
 

@@ -106,6 +106,7 @@ def test_the_page_of_the_python_api_describes_every_public_name() -> None:
     assert "checksum: Compare by sha256 at both ends instead of by size and time." in page
     for name in re.findall(r"see `(\w+)`", page):
         assert f"## `{name}`" in page or f"## `hibali.{name}`" in page
+    assert set(re.findall(r"## `(\w+)`", page)) <= {"ShareOptions"}  # of the module hibali.shares
 
 
 def test_the_settings_page_describes_every_key() -> None:
