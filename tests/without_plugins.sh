@@ -25,7 +25,7 @@ tests_for() {
     bundles | eviction | notebooks | participants | pilots)
         echo tests/unit/runs tests/end_to_end/test_sweep_direct.py
         ;;
-    cbrain | ebrains | facilities | fsspec_sites | globus | gridftp)
+    cbrain | ebrains | facilities | fsspec_sites | globus | gridftp | web)
         echo tests/contracts/test_store_exact.py tests/contracts/test_job_service.py
         echo tests/unit/transfers/engine tests/end_to_end/test_cli_sites.py tests/end_to_end/test_plugin.py
         ;;
@@ -92,5 +92,5 @@ done
 [ $# = 0 ] || shift
 status=0
 # The environment's own hibali is the tree with all folders.
-PYTHONPATH=$tree .venv/bin/python -m pytest -q -p no:cacheprovider --continue-on-collection-errors "$@" </dev/null || status=$?
+PYTHONPATH=$tree HIBALI_CORPUS=${HIBALI_CORPUS:-$here/../shared/corpus} .venv/bin/python -m pytest -q -p no:cacheprovider --continue-on-collection-errors "$@" </dev/null || status=$?
 exit "$status"

@@ -13,6 +13,7 @@ import pytest
 from tests.contracts.subjects import CLOUDS, ROOT, SITE, Subject, subjects
 from tests.services.fixtures import START
 from tests.support.trees import make_tree, random_bytes, read_tree
+from tests.unit.hibali.config.test_settings import problems_of
 
 MIB = 1 << 20
 UNITS = 10  # of 4 MiB each: two parts were sent
@@ -95,3 +96,9 @@ def test_adding_a_site_creates_no_folder(hibali: Any, tmp_path: Path) -> None:
     missing = tmp_path / "missing"
     hibali("sites", "add", "two", "--fsspec", f"file://{missing}", "--json", exit=3)
     assert not missing.exists()
+
+
+def test_limits_of_requests_do_not_belong_to_a_site() -> None:
+    site = 'kind = "fsspec"\nfsspec.url = "gs://b"'
+    found = problems_of(f"[sites.xx]\nlimits = {{ requests = 5, connections = 2 }}\n{site}\n")
+    assert found == [(2, "sites.xx.limits.connections"), (2, "sites.xx.limits.requests")]

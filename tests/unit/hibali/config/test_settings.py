@@ -379,7 +379,6 @@ def test_tables_of_another_kind_do_not_belong() -> None:
     [
         'kind = "local"',
         'kind = "url"\nurl = "https://example.org/"',
-        'kind = "fsspec"\nfsspec.url = "gs://b"',
     ],
 )
 def test_limits_that_a_kind_does_not_keep_do_not_belong(site: str) -> None:
