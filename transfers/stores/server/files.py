@@ -286,7 +286,7 @@ class Files(ABC):
         return found
 
     def create(self, path: bytes, content: bytes, how: Exclusive) -> bool:
-        """Write a small file only if the name is free; return False if it is not."""
+        """Write a small file only if the name is free; return False if a file or folder has it, and if the folder around it vanished."""
         raise NotImplementedError(
             f"{type(self).__name__} cannot create {path!r} ({len(content)} bytes) by {how}: its locks are folders"
         )
