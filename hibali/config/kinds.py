@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from hibali.config.model import Site, login_url_problem
+from hibali.config.model import Site
 from hibali.config.schema import Note, keys_of, read_table
 from hibali.errors import UsageError
 from hibali.plugins import load, plugin_names
@@ -86,6 +86,7 @@ class StoreKind:
         has_keys: Whether paths there are object keys, which have no roots, no `~` and no leading slash.
         limits_requests: Whether its store sends each request in a turn of `hibali.request_limits`.
         address: Returns the address in one word.
+        server: Returns the host and port to which `hibali doctor` connects first; None for none.
         check: Notes what is wrong with the site as a whole.
         secret_variables: Returns the environment variables with secrets, which no program that hibali starts gets.
         data_site: Returns the name of the site by which files of this one are moved, with the same paths; "" for none.
@@ -103,6 +104,7 @@ class StoreKind:
     has_keys: bool = False
     limits_requests: bool = False
     address: Callable[[Site], str] = lambda site: site.kind
+    server: Callable[[Site], tuple[str, int] | None] = lambda _: None
     check: Callable[[Site, Note], None] | None = None
     secret_variables: Callable[[Site], Iterable[str]] = lambda _: ()
     data_site: Callable[[Site], str] = lambda _: ""
@@ -115,18 +117,6 @@ class StoreKind:
     def has_work_folder(self) -> bool:
         """Whether runs have folders there."""
         return "work" in self.keys
-
-
-def _check_login(site: Site, note: Note) -> None:
-    """Refuse logins with several sources, and a login_url to which hibali must not send a password."""
-    if site.secret_keyring and site.credentials_command:
-        note("only one of credentials_command and secret_keyring can be set", "secret_keyring")
-    if site.secret_keyring and not site.username:
-        note("needs username: it is the password of that account", "secret_keyring")
-    if site.login_url is not None:
-        problem = login_url_problem(site.url or "", site.login_url)
-        if problem:
-            note(problem, "login_url")
 
 
 _SSH_OPTIONS = (
@@ -188,17 +178,6 @@ BUILT_IN = {
         options=(SiteOption("local", "roots.data", "PATH", "A folder of this machine.", chooses=True),),
         example=("hibali sites add here --local /data", "A folder of this machine."),
     ),
-    "url": StoreKind(
-        keys=("url", "credentials_command", "username", "secret_keyring", "login_url", "read_back", "proxy"),
-        needs=("url", "url"),
-        has_keys=True,
-        address=lambda site: site.url or "",
-        check=_check_login,
-        options=(
-            SiteOption("url", "url", "URL", "A web server, by URL; read-only.", chooses=True),
-            credentials_option("credentials_command"),
-        ),
-    ),
 }
 
 
@@ -250,7 +229,7 @@ def read_site(name: str, content: Any, note: Note) -> Site:
         if isinstance(content, dict) and "kind" not in mapping:
             note(f"needs kind, one of {', '.join(kind_names())}")
         kind_name = next((each for each in ("s3", "url", "ssh", "globus") if each in mapping), "local")
-        kind = _kind_named(kind_name) or StoreKind()
+        kind = _kind_named(kind_name) or StoreKind(keys=tuple(keys_of(Site)))  # that of a removed plugin
     belongs = {"kind", "limits", *kind.keys}
     own: Any = None
     if kind.settings is not None:

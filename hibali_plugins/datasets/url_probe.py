@@ -18,6 +18,7 @@ from hibali.errors import AccessError, HibaliError, IncompleteError, RefusedErro
 from hibali.http.client import Response
 from hibali.http.errors import is_failing
 from hibali.http.fetch import send_once
+from hibali.plugins import if_offered
 from hibali.text import printable
 from hibali_plugins.datasets.remote_probe import git_line, private_address, quoted
 from hibali_plugins.datasets.repository import Repository
@@ -219,9 +220,15 @@ class UrlProbe:
         name = _site_name(url)
         login_url = self._known_login_url(origin)
         if login_url:
-            hint = f"To log in: hibali sites add {name} --url {quoted(origin)} --set login_url={quoted(login_url)} --no-check && hibali sites login {name}"
+            hint = if_offered(
+                "url",
+                f"To log in: hibali sites add {name} --url {quoted(origin)} --set login_url={quoted(login_url)} --no-check && hibali sites login {name}",
+            )
         else:
-            hint = f"If you have a login: hibali sites add {name} --url {quoted(origin)} --credentials-command COMMAND"
+            hint = if_offered(
+                "url",
+                f"If you have a login: hibali sites add {name} --url {quoted(origin)} --credentials-command COMMAND",
+            )
         return AccessError("credentials-refused", f"{message} without a login", subject=origin, hint=hint)
 
     def _known_login_url(self, origin: str) -> str:

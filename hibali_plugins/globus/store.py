@@ -29,7 +29,7 @@ from transfers.model.units import Committed, Item, ListingIncompleteError, Paylo
 from transfers.stores.s3.credentials import check_endpoint
 from transfers.stores.server.listing import walk_tree
 from transfers.stores.server.reading import Got, RequestStore
-from transfers.stores.url import Web
+from transfers.stores.server.web import Web
 
 MOST_NAMES = 100_000  # maximum for listing a folder in Globus
 _PAGE = 10_000

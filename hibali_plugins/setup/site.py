@@ -175,8 +175,7 @@ def _try_writing(checks: StepList, site: Site, requests: Requests) -> None:
         checks.ok("writes", "hashed by the server, with locks")
 
 
-_WEB = ("name", "connection", "endpoint")
-_PORTS = {"https": 443, "davs": 443, "http": 80, "dav": 80}
+_SERVER = ("name", "connection", "endpoint")
 
 
 WantsJob = bool | Callable[[], bool]  # asked after all other steps, if a job can run
@@ -204,8 +203,6 @@ def _run_steps(checks: StepList, site: Site, on_event: Listener, *, job: WantsJo
         return
     if site.s3 is not None:
         check_bucket(checks, site, on_event)
-    elif site.url is not None:
-        _check_web(checks, site, on_event)
     elif site.globus is not None:
         check_collection(checks, site, on_event)
     else:
@@ -257,15 +254,11 @@ def _wants_job(checks: StepList, site: Site, job: WantsJob) -> bool:
     return job if isinstance(job, bool) else job()
 
 
-def _check_web(checks: StepList, site: Site, on_event: Listener) -> None:
-    parts = urlsplit(site.url or "")
-    host, port = parts.hostname or "", parts.port or _PORTS.get(parts.scheme, 443)
-    if check_reachable(checks, host, port, _WEB):
-        _check_store(checks, site, on_event)
-
-
 def _check_store(checks: StepList, site: Site, on_event: Listener) -> None:
     """Check that a store responds and accepts files."""
+    server = kind_of(site).server(site)
+    if server is not None and not check_reachable(checks, *server, _SERVER):
+        return
     facts: dict[str, str | int | bool] = {}
     try:
         check_store(site, facts, on_event=on_event)

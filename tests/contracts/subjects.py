@@ -21,6 +21,7 @@ from hibali.plugins import built_in_names
 from tests.services.processes import free_port
 from tests.services.session import REPOSITORY
 from tests.support.backends import (
+    DAV_SERVERS,
     OBJECT_STORES,
     Backend,
     BucketBackend,
@@ -55,17 +56,15 @@ def store_words() -> list[Any]:
     """
     words = [
         *built_in_names("transfers.stores"),
-        "webdav",  # these are opened by the module of sites with a URL
-        "webdav-plain",
-        "webdav-lighttpd",
-        *stores_there("fsspec-memory", "cbrain-s3", *CLOUDS),
+        *stores_there(*DAV_SERVERS, "fsspec-memory", "cbrain-s3", *CLOUDS),
     ]
     return [word if word in QUICK else pytest.param(word, marks=pytest.mark.heavy) for word in words]
 
 
 def stores_there(*words: str) -> list[str]:
     """Return those whose kind of site is not in a folder of hibali_plugins that was removed."""
-    return [word for word in words if word.partition("-")[0] in built_in_names("transfers.stores")]
+    kinds = {word: word.partition("-")[0] for word in words} | dict.fromkeys(DAV_SERVERS, "url")
+    return [word for word in words if kinds[word] in built_in_names("transfers.stores")]
 
 
 def store_servers(*, agents: bool = True) -> list[Any]:

@@ -22,8 +22,7 @@ LARGE = b"1" * 9_000_000
         "local",
         "ssh",
         "sftp",
-        "webdav",
-        *stores_there("fsspec", "fsspec-memory"),
+        *stores_there("webdav", "fsspec", "fsspec-memory"),
         *(pytest.param(word, marks=pytest.mark.heavy) for word in stores_there("ebrains")),
         *object_stores(),
     ]

@@ -189,13 +189,13 @@ def two_sites(hibali: Any) -> Bench:
 def test_auto_considers_a_site_without_containers_only_after_the_pipeline_ran_there(hibali: Any) -> None:
     bench = Bench(hibali)
     bench.add_site("plain", f'kind = "local"\nwork = "{bench.folder}/work-plain"')
-    bench.add_site("pages", 'kind = "url"\nurl = "https://example.org/"')
+    bench.add_site("store", 'kind = "s3"\ns3.endpoint = "aws"')
     line = ("run", bench.reference, bench.answers())
     for more in ((), ("--param", "say=a,b")):
         refused = hibali(*line, "--site", "auto", *more, "--json", exit=2).last
         assert refused["code"] == "no-site"
         assert "plain: it has no [scheduler]" in refused["message"]
-        assert "pages: a site of kind url" in refused["message"]
+        assert "store: a site of kind s3" in refused["message"]
     hibali(*line, "--site", "plain", "--wait", exit=0)
     assert hibali(*line, "--site", "auto", "--wait", "--json", exit=0).last["site"] == "plain"
     swept = hibali(*line, "--site", "auto", "--param", "say=a,b", "--wait", "--json", exit=0)

@@ -205,11 +205,6 @@ def test_mkdir_is_refused_where_no_folder_can_be_created(transfers_to: MakeTrans
     assert there.hibali("mkdir", "there:@kept/x", "--json", exit=8).last["code"] == "read-only-root"
     assert there.hibali("mkdir", "there:way/x", "--json", exit=8).last["code"] == "read-only-root"
     assert not list(kept.iterdir())
-    web = transfers_to("url")
-    web.hibali.home.config.write_text(
-        f'version = 1\n[sites.web]\nkind = "url"\nurl = "{web.place.endpoint}"\n'
-    )  # type: ignore[attr-defined]
-    assert web.hibali("mkdir", "web:x", "--json", exit=8).last["code"] == "read-only-site"
 
 
 def test_ls_lists_what_matches_a_pattern_and_first_what_has_this_name(each_store: Transfers) -> None:

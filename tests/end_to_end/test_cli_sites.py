@@ -121,11 +121,6 @@ def test_every_option_sets_its_key(hibali: Any) -> None:
     assert hibali("sites", "show", "store", "--json").last["s3"].items() >= expected.items()
     hibali("sites", "add", "open", "--s3", "aws", "--anonymous", "--no-check", exit=0)
     hibali("sites", "add", "cred", "--s3", "aws", "--credentials-command", "pass b", "--no-check", exit=0)
-    web = ("--url", "https://example.org", "--credentials-command", "pass w")
-    hibali("sites", "add", "web", *web, "--no-check", exit=0)
-    assert hibali("sites", "show", "web", "--json").last["credentials_command"] == ["pass", "w"]
-    hibali("sites", "add", "smb", "--url", "smb://example.org", "--no-check", exit=0)
-    assert hibali("sites", "check", "smb", "--json", exit=2).last["code"] == "not-built"
 
 
 def test_a_local_folder_is_a_root_and_the_default(hibali: Any, tmp_path: Path) -> None:

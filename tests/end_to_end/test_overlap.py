@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.end_to_end.conftest import MakeTransfers
-from tests.support.backends import BucketBackend, DavBackend, FolderBackend, add_site, make_backend
+from tests.support.backends import BucketBackend, FolderBackend, add_site, make_backend
 from tests.support.small_filesystem import mounted
 from tests.support.transfers import Transfers
 from tests.support.trees import make_tree, read_tree
@@ -198,24 +198,3 @@ def test_prefixes_of_one_bucket_are_compared(transfers_to: MakeTransfers) -> Non
     assert place.versions("") == before
     there.hibali("sync", "again:a", "there:data/a2", exit=0)
     there.hibali("sync", "there:data/four", "again:five", exit=0)
-
-
-def test_folders_of_one_webdav_server_are_compared(transfers_to: MakeTransfers) -> None:
-    there = transfers_to("webdav")
-    place = there.place
-    assert isinstance(place, DavBackend)
-    place.plant("data", TREE)
-    config = there.hibali.home.config
-    table = place.table().replace("{name}", "again").replace(place.url, f"{place.url}/data/")
-    config.write_text(f"{config.read_text()}[sites.again]\n{table.replace('127.0.0.1', 'localhost')}\n")
-    before = place.versions("data")
-    for source, target in (
-        ("there:data/a", "there:data"),
-        ("there:data", "there:data/b"),
-        ("again:a", "there:data"),
-        ("there:data", "again:new"),
-        ("again:four", "there:data/four"),
-    ):
-        refused(there.hibali, "sync", source, target)
-    assert place.versions("data") == before
-    there.hibali("sync", "again:a", "there:data/a2", exit=0)

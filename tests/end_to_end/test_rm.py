@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.contracts.subjects import stores_there
 from tests.end_to_end.conftest import MakeTransfers
 from tests.support.backends import BucketBackend, DavBackend, FolderBackend, add_site, make_backend
 from tests.support.small_filesystem import mounted, small_filesystem
@@ -205,7 +206,9 @@ def test_a_configured_root_is_protected_under_every_name(
     there.hibali("rm", "-r", "-y", there.root / "free", exit=0)
 
 
-@pytest.mark.parametrize("word", ["s3", "webdav", pytest.param("sftp", marks=pytest.mark.heavy)])
+@pytest.mark.parametrize(
+    "word", ["s3", *stores_there("webdav"), pytest.param("sftp", marks=pytest.mark.heavy)]
+)
 def test_the_root_of_another_site_at_the_same_service_is_protected(
     transfers_to: MakeTransfers, word: str, request: pytest.FixtureRequest
 ) -> None:
@@ -373,12 +376,6 @@ def test_a_removal_is_confirmed_on_a_terminal(local_there: Transfers) -> None:
         terminal.press(answer)
         assert terminal.end() == code
     assert there.there() == KEPT
-
-
-def test_nothing_is_removed_from_a_read_only_site(transfers_to: MakeTransfers) -> None:
-    there = transfers_to("url")
-    there.place.plant("data", {b"a": b"1"})
-    assert there.hibali("rm", "there:data/a", "--json", exit=8).last["code"] == "read-only-site"
 
 
 def test_nothing_is_removed_without_a_ledger(local_there: Transfers) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.contracts.subjects import stores_there
 from tests.end_to_end.run_tools import Bench
 from tests.support.agent_signals import signal_working_agent, wait_for_agent_exit
 from tests.support.command_signals import NUMBERS, TOLERATED_SECONDS, check_end, signal_after
@@ -115,7 +116,7 @@ DRIPPING = {
 }
 
 
-@pytest.mark.parametrize("kind", DRIPPING)
+@pytest.mark.parametrize("kind", stores_there(*DRIPPING))
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.heavy)])
 def test_a_signal_ends_a_command_that_reads_from_a_slow_server(
     hibali: Any, dripping: Dripping, tmp_path: Path, kind: str, number: int

@@ -24,8 +24,8 @@ _ANOTHER_NAME = "another name of the same file"
 IN_THE_WAY = "folder-in-the-way"  # a folder has the name of a file in the source
 _SECOND = 1_000_000_000
 # The limits of times, in seconds from 1970: signed 32 bits (ext3, XFS, NFS), none before 1970 (SFTP, NFS),
-# from 1980 (FAT); unsigned 32 bits (SFTP, NFS), to 2107 (FAT), 34 bits (ext4), XFS (bigtime). For WebDAV see
-# transfers/stores/webdav/multistatus.py.
+# from 1980 (FAT); unsigned 32 bits (SFTP, NFS), to 2107 (FAT), 34 bits (ext4), XFS (bigtime); for WebDAV the years
+# 1000 to 9999 (HTTP dates), none on the first day of 1970 or before (Nextcloud).
 _EARLIEST_NS = frozenset(seconds * _SECOND for seconds in (-30_610_224_000, -(2**31), 0, 86_401, 315_532_800))
 _LATEST_NS = frozenset(
     seconds * _SECOND

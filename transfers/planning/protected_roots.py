@@ -194,7 +194,7 @@ def _service_roots(sites: Iterable[Site]) -> Iterator[tuple[Identity, str]]:
         if site.s3 is not None and site.s3.bucket:
             url = AMAZON if site.s3.endpoint == "aws" else site.s3.endpoint
             yield identity_of_bucket(url, site.s3.bucket, site.s3.prefix.encode()), description
-        elif site.kind == "url" and site.url:
+        elif site.url:
             yield identity_of_url(site.url, b""), description
 
 

@@ -1,18 +1,30 @@
-"""Test datasets with contents at a web server that exchanges a password for a token, such as LORIS."""
+"""Test datasets whose files are at a web server that exchanges a password for a token, such as LORIS."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hibali.config.settings import load_sites
 from hibali_plugins.datasets.contents import fetch_contents
-from tests.end_to_end.test_web_login import IMAGE, SCAN, Loris
-from tests.services.loris import LOGIN
+from tests.contracts.subjects import stores_there
+from tests.services.loris import LOGIN, LorisServer
 from tests.support.annex import AnnexRepository, make_repository
+from tests.support.loris_site import IMAGE, SCAN, Loris
 from tests.support.secret_search import check_secrets_absent
+
+pytestmark = pytest.mark.skipif(not stores_there("url"), reason="sites with a URL are in hibali_plugins/web")
+
+
+@pytest.fixture
+def loris(hibali: Any) -> Iterator[Loris]:
+    with closing(LorisServer({IMAGE: SCAN})) as server:
+        yield Loris(hibali, server)
 
 
 @pytest.fixture

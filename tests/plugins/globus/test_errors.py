@@ -14,7 +14,7 @@ from hibali.config.model import GlobusClient, GlobusSettings, Site
 from hibali.errors import HibaliError
 from hibali.keyring_secrets import first_line
 from hibali_plugins.globus.clients import merged_scopes, open_access, open_tokens
-from hibali_plugins.globus.errors import translated_errors
+from hibali_plugins.globus.errors import explain, translated_errors
 
 ONE, OTHER = (f"{digit * 8}-0000-4000-8000-{'0' * 12}" for digit in "ab")
 TRANSFERS = "transfer.api.globus.org"
@@ -173,3 +173,15 @@ def test_an_unreadable_token_file_has_a_hint(monkeypatch: pytest.MonkeyPatch, tm
         with pytest.raises(HibaliError) as caught:
             open_tokens(ONE)
         assert (caught.value.code, f"rm {path}" in caught.value.hint) == ("tokens-unreadable", True)
+
+
+def test_a_proxy_that_cannot_be_reached_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy"):
+        monkeypatch.setenv(name, f"http://me:{SECRET}@127.0.0.1:1")
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    refused = globus_sdk.GlobusConnectionError("x", requests.exceptions.ProxyError(SECRET))
+    found = explain(refused, site("lab", ONE), "lab")
+    assert "the proxy 127.0.0.1:1 failed" in found.message
+    assert SECRET not in found.message
+    assert "HTTPS_PROXY" in found.hint

@@ -115,10 +115,6 @@ connections = 8
 [sites.here]
 kind = "local"
 roots = { data = "/data" }
-
-[sites.web]
-kind = "url"
-url = "https://example.org/data"
 """
 
 
@@ -185,7 +181,6 @@ def test_every_key_of_the_contract_is_read() -> None:
     )
     assert sites["bucket"].limits == Limits(requests=50, connections=8)
     assert sites["here"].roots == {"data": "/data"}
-    assert sites["web"].url == "https://example.org/data"
 
 
 def test_all_errors_are_reported_together_with_their_lines() -> None:
@@ -374,15 +369,8 @@ def test_tables_of_another_kind_do_not_belong() -> None:
     assert problems_of('[sites.xx]\nkind = "local"\n[sites.xx.ssh]\nhost = "a"\n') == [(3, "sites.xx.ssh")]
 
 
-@pytest.mark.parametrize(
-    "site",
-    [
-        'kind = "local"',
-        'kind = "url"\nurl = "https://example.org/"',
-    ],
-)
-def test_limits_that_a_kind_does_not_keep_do_not_belong(site: str) -> None:
-    found = problems_of(f"[sites.xx]\nlimits = {{ requests = 5, connections = 2 }}\n{site}\n")
+def test_limits_that_a_kind_does_not_keep_do_not_belong() -> None:
+    found = problems_of('[sites.xx]\nlimits = { requests = 5, connections = 2 }\nkind = "local"\n')
     assert found == [(2, "sites.xx.limits.connections"), (2, "sites.xx.limits.requests")]
 
 
@@ -436,13 +424,11 @@ def test_similar_names_are_suggested_for_an_unknown_site() -> None:
 
 def test_unsupported_settings_are_reported_when_used() -> None:
     sites = parse(CONTRACT)
-    smb = parse('[sites.xx]\nkind="url"\nurl="smb://example.org/x"\n')["xx"]
     with pytest.raises(UsageError) as caught:
-        require_built(smb)
+        require_built(Site("xx", "url", url="smb://example.org/x"))
     assert (caught.value.code, caught.value.exit) == ("not-built", 2)
     require_built(sites["juwels"])
     require_built(sites["bucket"])
-    require_built(sites["web"])
     podman = parse('[sites.xx]\nkind="local"\n[sites.xx.container]\nname="podman"\n')["xx"]
     require_built_for_runs(podman)
     charliecloud = parse('[sites.xx]\nkind="local"\n[sites.xx.container]\nname="no-such"\n')["xx"]

@@ -1,29 +1,24 @@
-"""Test that an answer that broke off and a proxy that failed are named as such by the client of every kind of store."""
+"""Test that an answer that broke off and a proxy that failed are named as such by the clients of the core."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import requests as requests_library
-from globus_sdk import GlobusConnectionError
 
 from hibali.config.model import S3Settings, Site
 from hibali.errors import HibaliError
 from hibali.http.client import HttpClient
 from hibali.http.fetch import fetch
 from hibali.locations import Location
-from hibali_plugins.globus.errors import explain
 from tests.services.processes import free_port
 from tests.support.scripted_server import ScriptedServer
 from transfers.stores.s3 import requests
 from transfers.stores.s3.kind import open_store
 from transfers.stores.s3.store import S3Store
-from transfers.stores.url import Web
-from transfers.stores.webdav.requests import WebdavClient
+from transfers.stores.server.web import Web
 
 TRUNCATED = {"Content-Length": "100", "ETag": '"e"', "Last-Modified": "Fri, 02 Jan 2026 03:04:05 GMT"}
 
@@ -47,13 +42,12 @@ def test_an_answer_that_broke_off_is_not_an_unreachable_server(
     server: ScriptedServer, bucket: Callable[[], S3Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hibali.http.rest.with_retries", lambda attempt, **_: attempt())
-    store, dav, web = bucket(), WebdavClient(server.url + "/", "lab"), Web(server.url + "/", "lab")
-    with closing(store), closing(dav), closing(HttpClient(server.url, "lab")) as client:
+    store, web = bucket(), Web(server.url + "/", "lab")
+    with closing(store), closing(HttpClient(server.url, "lab")) as client:
         acts: dict[str, Callable[[], object]] = {
             "s3": lambda: store.requests.request("GET", b"root/a"),
             "obstore": lambda: store._bulk.get(b"root/a", most=100),
             "http": lambda: client.request("GET", "/a"),
-            "webdav": lambda: dav.request("GET", b"a", attempts=1),
             "web": lambda: web.get(b"a"),
         }
         for word, act in acts.items():
@@ -72,19 +66,11 @@ def test_a_proxy_that_cannot_be_reached_is_named(
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("hibali.http.fetch.with_retries", lambda attempt, **_: attempt())
-    refused = requests_library.exceptions.ProxyError("planted-secret")
-    site = SimpleNamespace(name="lab", globus=SimpleNamespace(client=object()))
-    store = bucket()
-
-    def at_globus() -> None:
-        raise explain(GlobusConnectionError("x", refused), site, "lab")  # type: ignore[arg-type]
-
-    with closing(store):
+    with closing(bucket()) as store:
         acts: dict[str, Callable[[], object]] = {
             "s3": lambda: store.requests.request("GET", b"root/a"),
             "obstore": lambda: store._bulk.get(b"root/a", most=100),
             "fetch": lambda: fetch(server.url + "/a", frozenset({server.url}), 100),
-            "globus": at_globus,
         }
         for word, act in acts.items():
             with pytest.raises(HibaliError) as caught:

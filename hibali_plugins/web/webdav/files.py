@@ -15,16 +15,7 @@ from hibali.errors import HibaliError, IncompleteError, NotFoundError
 from hibali.http.client import MAX_RESPONSE_BYTES, Bytes, Response
 from hibali.http.errors import error_of
 from hibali.system_errors import message_of
-from transfers.agent import protocol
-from transfers.agent.identity import Identity
-from transfers.model.entry import Entry, Kind
-from transfers.model.identities import identity_of_url
-from transfers.model.spool import Blocks
-from transfers.stores.server.files import LIST_SECONDS, Children, Files
-from transfers.stores.server.keys import Listed, in_order
-from transfers.stores.server.reading import Got, changed
-from transfers.stores.server.records import Found
-from transfers.stores.webdav.multistatus import (
+from hibali_plugins.web.webdav.multistatus import (
     FIND,
     FIND_FREE_BYTES,
     FIND_LOCK,
@@ -35,7 +26,16 @@ from transfers.stores.webdav.multistatus import (
     ResponseEntry,
     set_property,
 )
-from transfers.stores.webdav.requests import WebdavClient
+from hibali_plugins.web.webdav.requests import WebdavClient
+from transfers.agent import protocol
+from transfers.agent.identity import Identity
+from transfers.model.entry import Entry, Kind
+from transfers.model.identities import identity_of_url
+from transfers.model.spool import Blocks
+from transfers.stores.server.files import LIST_SECONDS, Children, Files
+from transfers.stores.server.keys import Listed, in_order
+from transfers.stores.server.reading import Got, changed
+from transfers.stores.server.records import Found
 
 _SECOND = 1_000_000_000
 # of the years 1000 and 9999: the range of an HTTP date

@@ -13,6 +13,7 @@ import pytest
 from hibali.config.settings import load_sites
 from hibali.errors import RefusedError
 from hibali.locations import read_location
+from tests.end_to_end.conftest import MakeTransfers
 from tests.support.trees import make_tree, read_tree
 from tests.support.web_server import WebServer
 from transfers.stores.open_store import open_store
@@ -175,3 +176,10 @@ def test_an_unsupported_protocol_is_reported(web: Web, tmp_path: Path) -> None:
     answer = web.pull("d", tmp_path / "here", code=2)
     assert answer.last["code"] == "not-built"
     assert "smb" in answer.last["message"]
+
+
+def test_nothing_is_made_or_removed_at_a_read_only_site(transfers_to: MakeTransfers) -> None:
+    there = transfers_to("url")
+    there.place.plant("data", {b"a": b"1"})
+    for words in (("rm", "there:data/a"), ("mkdir", "there:data/x")):
+        assert there.hibali(*words, "--json", exit=8).last["code"] == "read-only-site"

@@ -9,14 +9,14 @@ from hibali.documents import line_of_json
 from hibali.errors import HibaliError
 from hibali.http.client import Response
 from hibali.http.errors import error_of
+from hibali_plugins.web.webdav.files import DavFiles
+from hibali_plugins.web.webdav.multistatus import lock_info
+from hibali_plugins.web.webdav.requests import WebdavClient
 from transfers.agent.protocol import LEASE_SECONDS
 from transfers.model.leases import locked, record_of
 from transfers.model.units import Problem
 from transfers.stores.server.lease import Held, Lease, no_lock_file
 from transfers.stores.server.own_files import CHANGED_SINCE, NOT_EMPTY, OWN, below
-from transfers.stores.webdav.files import DavFiles
-from transfers.stores.webdav.multistatus import lock_info
-from transfers.stores.webdav.requests import WebdavClient
 
 _NAME = OWN + b"/lock"
 _FOLDER_SECONDS = 60

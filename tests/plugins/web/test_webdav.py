@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from tests.end_to_end.conftest import MakeTransfers
-from tests.support.backends import dav_servers
+from tests.end_to_end.test_overlap import TREE as OVERLAP_TREE
+from tests.end_to_end.test_overlap import refused
+from tests.support.backends import DavBackend, dav_servers
 from tests.support.faulty_proxy import Exchange, FaultyHttpProxy
 from tests.support.small_filesystem import small_filesystem
 from tests.support.transfers import Transfers, failed
@@ -294,3 +296,24 @@ def test_other_clouds_are_reported_as_unsupported(hibali: Any, protocol: str) ->
     answer = hibali("ls", "cloud:", "--json", exit=2)
     assert answer.last["code"] == "not-built"
     assert protocol in answer.last["message"]
+
+
+def test_folders_of_one_webdav_server_are_compared(transfers_to: MakeTransfers) -> None:
+    there = transfers_to("webdav")
+    place = there.place
+    assert isinstance(place, DavBackend)
+    place.plant("data", OVERLAP_TREE)
+    config = there.hibali.home.config
+    table = place.table().replace("{name}", "again").replace(place.url, f"{place.url}/data/")
+    config.write_text(f"{config.read_text()}[sites.again]\n{table.replace('127.0.0.1', 'localhost')}\n")
+    before = place.versions("data")
+    for source, target in (
+        ("there:data/a", "there:data"),
+        ("there:data", "there:data/b"),
+        ("again:a", "there:data"),
+        ("there:data", "again:new"),
+        ("again:four", "there:data/four"),
+    ):
+        refused(there.hibali, "sync", source, target)
+    assert place.versions("data") == before
+    there.hibali("sync", "again:a", "there:data/a2", exit=0)

@@ -6,17 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 from hibali.errors import IncompleteError
 from hibali.http.client import CONNECTIONS, Bytes
-from transfers.model.entry import Entry, Verification
-from transfers.model.facts import Facts
-from transfers.model.units import Problem
-from transfers.stores.server.files import Put, Traits, Words
-from transfers.stores.server.lease import Held, Lease
-from transfers.stores.server.records import Found
-from transfers.stores.server.streaming import Refused
-from transfers.stores.webdav.files import DavFiles, date_of, header_seconds, known_value
-from transfers.stores.webdav.lock import DavLock, find_lock, remove_empty
-from transfers.stores.webdav.multistatus import KNOWN
-from transfers.stores.webdav.probe import (
+from hibali_plugins.web.webdav.files import DavFiles, date_of, header_seconds, known_value
+from hibali_plugins.web.webdav.lock import DavLock, find_lock, remove_empty
+from hibali_plugins.web.webdav.multistatus import KNOWN
+from hibali_plugins.web.webdav.probe import (
     MODIFIED,
     TIME_HEADER,
     ServerSupport,
@@ -25,6 +18,13 @@ from transfers.stores.webdav.probe import (
     recall,
     remember,
 )
+from transfers.model.entry import Entry, Verification
+from transfers.model.facts import Facts
+from transfers.model.units import Problem
+from transfers.stores.server.files import Put, Traits, Words
+from transfers.stores.server.lease import Held, Lease
+from transfers.stores.server.records import Found
+from transfers.stores.server.streaming import Refused
 
 
 class DavServer(DavFiles):

@@ -5,54 +5,23 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.services.loris import LOGIN, LorisServer
+from tests.support.loris_site import IMAGE, SCAN, Loris
 from tests.support.secret_search import check_secrets_absent, watch_process_arguments
 from tests.support.terminal import Terminal
 from tests.support.web_server import WebServer
 
-IMAGE = "/api/v0.0.3/candidates/400162/V6/images/scan.mnc"
-SCAN = b"voxel" * 4000
-
-
-class Loris:
-    """A LORIS as the site `loris`, with hibali's command line."""
-
-    def __init__(self, hibali: Any, server: LorisServer) -> None:
-        self.hibali = hibali
-        self.server = server
-        self.password_file = hibali.home.home / "password.json"
-        self.configure(f'credentials_command = ["cat", "{self.password_file}"]')
-        self.set_password(server.login[1])
-
-    def configure(self, *lines: str, login_url: str = "") -> None:
-        login = login_url or f"{self.server.url}{LOGIN}"
-        settings = [f'url = "{self.server.url}/api/v0.0.3"', f'login_url = "{login}"', *lines]
-        self.hibali.home.config.write_text("\n".join(["[sites.loris]", 'kind = "url"', *settings, ""]))
-        self.hibali.home.config.chmod(0o600)
-
-    def set_password(self, password: str) -> None:
-        self.password_file.write_text(f'{{"username": "me", "password": "{password}"}}')
-        self.password_file.chmod(0o600)
-
-    def pull(self, target: Path, *, exit: int = 0) -> Any:  # noqa: A002 - the term that users know
-        place = f"loris:{IMAGE.removeprefix('/api/v0.0.3/')}"
-        return self.hibali("pull", place, target, "--json", exit=exit)
-
-    @property
-    def logins(self) -> int:
-        return self.server.seen.count(f"POST {LOGIN}")
-
 
 @pytest.fixture
 def loris(hibali: Any) -> Iterator[Loris]:
-    server = LorisServer({IMAGE: SCAN})
-    yield Loris(hibali, server)
-    server.close()
+    with closing(LorisServer({IMAGE: SCAN})) as server:
+        yield Loris(hibali, server)
 
 
 def test_a_pull_logs_in_and_sends_the_token_but_shows_no_secret(loris: Loris, tmp_path: Path) -> None:

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from hibali.errors import AccessError, HibaliError, IncompleteError
+from hibali_plugins.web.webdav.files import DavFiles, date_of, known_value
+from hibali_plugins.web.webdav.lock import holding, refresh_lock, request_lock, token_in
+from hibali_plugins.web.webdav.multistatus import KNOWN
 from transfers.model.entry import Entry, Kind, Verification
 from transfers.model.facts import Facts
 from transfers.stores.server import probe as server_probe
@@ -18,9 +21,6 @@ from transfers.stores.server.files import Put
 from transfers.stores.server.own_files import OWN, Own, below
 from transfers.stores.server.probe import LONG_NAME, refused_characters, run_probe
 from transfers.stores.server.records import Found
-from transfers.stores.webdav.files import DavFiles, date_of, known_value
-from transfers.stores.webdav.lock import holding, refresh_lock, request_lock, token_in
-from transfers.stores.webdav.multistatus import KNOWN
 
 SEGMENT_BYTES = 8 * 1024 * 1024
 MODIFIED = "DAV: getlastmodified"

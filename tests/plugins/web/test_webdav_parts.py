@@ -13,14 +13,16 @@ import pytest
 
 from hibali.errors import HibaliError, IncompleteError, TryLaterError, UsageError
 from hibali.http.login import Authorization
+from hibali_plugins.web.webdav.files import found_of, known_value, tag_of
+from hibali_plugins.web.webdav.multistatus import KNOWN, MultiStatus, ResponseEntry, lock_info, set_property
+from hibali_plugins.web.webdav.probe import ServerSupport, facts_of, probe_server, recall, remember
+from hibali_plugins.web.webdav.requests import WebdavClient
+from hibali_plugins.web.webdav.server import DavServer
 from tests.services.serving import serve_in_thread
+from tests.support.scripted_server import ScriptedServer
+from tests.support.unsafe_xml import ENCODINGS, EXTERNAL, LAUGHS, document
 from transfers.model.entry import Entry, Kind, Verification
 from transfers.stores.web_login import Login, header_of
-from transfers.stores.webdav.files import found_of, known_value, tag_of
-from transfers.stores.webdav.multistatus import KNOWN, MultiStatus, ResponseEntry, lock_info, set_property
-from transfers.stores.webdav.probe import ServerSupport, facts_of, probe_server, recall, remember
-from transfers.stores.webdav.requests import WebdavClient
-from transfers.stores.webdav.server import DavServer
 
 FILE = (
     "<D:response><D:href>{href}</D:href><D:propstat><D:prop><D:resourcetype/><D:getcontentlength>{size}</D:getcontentlength>"
@@ -432,3 +434,24 @@ def test_what_the_server_explains_is_shown(body: bytes) -> None:
                 act()
             assert "(status 409: Quota of lab is used up)" in caught.value.message
         client.close()
+
+
+def test_an_answer_that_broke_off_is_not_an_unreachable_server(server: ScriptedServer) -> None:
+    server.respond = lambda *_: (200, {"Content-Length": "100"}, b"x" * 50)
+    with (
+        contextlib.closing(WebdavClient(server.url + "/", "lab")) as client,
+        pytest.raises(HibaliError) as caught,
+    ):
+        client.request("GET", b"a", attempts=1)
+    assert (caught.value.code, caught.value.transient) == ("connection-lost", True)
+    assert "before the server's answer was complete" in caught.value.message
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("declared", ["<!DOCTYPE a>", LAUGHS, EXTERNAL])
+def test_a_document_type_is_refused_in_answers(encoding: str, declared: str) -> None:
+    parser = MultiStatus(lambda _: None, "x")
+    body = document(encoding, declared, '<D:multistatus xmlns:D="DAV:"/>')
+    with pytest.raises(TryLaterError) as refused:
+        parser.feed(body)
+    assert refused.value.code == "bad-answer"

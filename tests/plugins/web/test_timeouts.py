@@ -18,7 +18,7 @@ from cryptography.x509.oid import NameOID
 
 from hibali.errors import AccessError, TryLaterError
 from tests.services.serving import serve_in_thread
-from transfers.stores.url import Web
+from transfers.stores.server.web import Web
 
 
 def test_a_silent_server_times_out(monkeypatch: pytest.MonkeyPatch) -> None:

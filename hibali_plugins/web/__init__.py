@@ -1,0 +1,1 @@
+"""Sites with a URL: web servers, which are only read, and WebDAV servers."""
