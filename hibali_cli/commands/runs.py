@@ -113,39 +113,6 @@ def collect_command() -> None:
     """
 
 
-@command(
-    "compare",
-    calls="hibali_cli.handlers.run_compare:compare_and_print",
-    examples=[
-        ("hibali runs compare A_ID B_ID", "Show how two runs and their outputs differ."),
-        (
-            "hibali runs compare A_ID B_ID --by 'cmp -n 100'",
-            "Let a command decide which outputs are similar enough.",
-        ),
-    ],
-)
-@click.argument("a", metavar="A_ID")
-@click.argument("b", metavar="B_ID")
-@click.option(
-    "--by",
-    metavar="COMMAND",
-    help="For outputs that differ: COMMAND A B exits with 0 if they are similar enough.",
-)
-@click.option(
-    "--dir",
-    "folder",
-    metavar="DIR",
-    type=OUTPUT_FILE,
-    help="With --by, copy missing outputs into DIR and keep them.",
-)
-def compare_command() -> None:
-    """Compare the outputs of two runs by digest: exit 0 if all are the same, 6 if not.
-
-    Nothing is transferred: outputs that were not collected are hashed at their site. Only for --by, differing outputs are copied here.
-    Tasks of sweeps are compared if they have the same input values; a single run is one task.
-    """
-
-
 def _states_of(context: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
     """Read names of states, in upper case; raises `click.BadParameter` for unknown ones."""
     from runs.model import State
@@ -362,10 +329,7 @@ runs_command = command_group(
             adopt_command,
             clean_command,
         ),
-        "Results": (
-            collect_command,
-            compare_command,
-        ),
+        "Results": (collect_command,),
     },
     help_text="List, follow, collect, cancel and compare runs.",
 )

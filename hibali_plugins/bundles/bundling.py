@@ -25,6 +25,7 @@ from hibali_cli.output import Cell, flush_results
 from hibali_cli.progress import listening
 from hibali_cli.records import moment
 from hibali_plugins.bundles.archive import Archive
+from hibali_plugins.bundles.compare import OutputComparison, OutputResult, compare_outputs
 from hibali_plugins.bundles.create import (
     Include,
     Parts,
@@ -54,7 +55,6 @@ from registry.invocation import check_invocation, read_invocation
 from registry.pipeline import Pipeline
 from registry.signature import is_signature_name, policy_of
 from runs.collect import Collector, ended_tasks
-from runs.compare import OutputComparison, OutputResult, compare_outputs
 from runs.containers.base import load_container
 from runs.images import Pinned
 from runs.model import RUN_ID, Input, Run, State

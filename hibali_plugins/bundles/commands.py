@@ -1,4 +1,4 @@
-"""`hibali bundle`: create, show and run bundles; `hibali runs export`."""
+"""`hibali bundle`: create, show and run bundles; `hibali runs compare` and `export`."""
 
 from __future__ import annotations
 
@@ -99,6 +99,40 @@ def show_command() -> None:
     """Show the metadata of a bundle, without running anything.
 
     Its texts are checked against its manifest; inputs and image are read by `bundle run`.
+    """
+
+
+@command(
+    "compare",
+    calls="hibali_plugins.bundles.comparing:compare_and_print",
+    section="Results",
+    examples=[
+        ("hibali runs compare A_ID B_ID", "Show how two runs and their outputs differ."),
+        (
+            "hibali runs compare A_ID B_ID --by 'cmp -n 100'",
+            "Let a command decide which outputs are similar enough.",
+        ),
+    ],
+)
+@click.argument("a", metavar="A_ID")
+@click.argument("b", metavar="B_ID")
+@click.option(
+    "--by",
+    metavar="COMMAND",
+    help="For outputs that differ: COMMAND A B exits with 0 if they are similar enough.",
+)
+@click.option(
+    "--dir",
+    "folder",
+    metavar="DIR",
+    type=OUTPUT_FILE,
+    help="With --by, copy missing outputs into DIR and keep them.",
+)
+def compare_command() -> None:
+    """Compare the outputs of two runs by digest: exit 0 if all are the same, 6 if not.
+
+    Nothing is transferred: outputs that were not collected are hashed at their site. Only for --by, differing outputs are copied here.
+    Tasks of sweeps are compared if they have the same input values; a single run is one task.
     """
 
 

@@ -139,3 +139,19 @@ class Bench:
         """Return the ids of all runs of this test, oldest first; the order within one second is undefined."""
         folder = self.hibali.home.state / "runs"
         return sorted(path.stem for path in folder.glob("*.jsonl"))
+
+
+VARYING = "mkdir [OUT]; cp [IN] [OUT]/same; echo [SAY] >[OUT]/note; [ [CODE] = 0 ] || touch [OUT]/more"
+
+
+def varying_bench(hibali: Any) -> Bench:
+    """Return a pipeline whose outputs depend on the answers, at a site on this machine."""
+    bench = Bench(hibali, doing(VARYING))
+    bench.add_local_site()
+    return bench
+
+
+def run_at(bench: Bench, *more: str, **answers: Any) -> str:
+    """Return the id of a run that has ended."""
+    lines = bench.run(bench.answers(**answers), "--wait", *more, exit=0).lines
+    return next(str(line["id"]) for line in lines if line["kind"] == "run")

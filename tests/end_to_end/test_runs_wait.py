@@ -85,7 +85,6 @@ def test_unique_prefixes_of_ids_are_accepted(bench: Bench, go: Path) -> None:
     assert hibali("runs", "show", unique, "--json", exit=0).last["id"] == first
     assert hibali("runs", "logs", unique, exit=0).out == b""
     hibali("runs", "collect", unique, "again", exit=0)
-    hibali("runs", "compare", unique, second, exit=0)
     hibali("run", bench.reference, "answers.json", "--site", "here", "--after", unique, "--wait", exit=0)
     for words in (("runs", "show"), ("runs", "wait"), ("runs", "cancel")):
         refused = hibali(*words, shared, "--json", exit=2).last

@@ -17,9 +17,9 @@ import pytest
 
 from hibali.errors import RefusedError
 from hibali_plugins.bundles.archive import LONGEST, Archive, ArchiveWriter, is_member, member_of, path_of
+from hibali_plugins.bundles.compare import OutputResult, compare_outputs
 from hibali_plugins.bundles.read import check_contents, read_bundle, unpack
 from registry.descriptor import read_descriptor
-from runs.compare import OutputResult, compare_outputs
 from tests.end_to_end.run_tools import DESCRIPTOR
 
 RAW = json.dumps(DESCRIPTOR).encode()

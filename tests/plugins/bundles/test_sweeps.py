@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.end_to_end.run_tools import Bench, doing
-from tests.end_to_end.test_sweep_records import SPEAKING, swept
 from tests.end_to_end.test_wrong_direction import refused
+from tests.plugins.bundles.test_sweep_records import SPEAKING, swept
 from tests.support.transfers import Transfers
 
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.run_tools import Bench
-from tests.end_to_end.test_records import run_at
+from tests.end_to_end.run_tools import Bench, run_at
 from tests.support.requirements import skip_or_fail
 
 HOSTILE = "</title><script>document.title='pwned'</script><img src=x onerror=\"document.title='pwned'\">"

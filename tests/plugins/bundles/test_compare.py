@@ -9,7 +9,14 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as some
 
-from runs.compare import OutputResult, TaskPair, compare_tasks, differing_facts, differing_tasks, match_tasks
+from hibali_plugins.bundles.compare import (
+    OutputResult,
+    TaskPair,
+    compare_tasks,
+    differing_facts,
+    differing_tasks,
+    match_tasks,
+)
 from runs.model import Run, RunStatus, State, Sweep
 from tests.support.runs import make_run
 

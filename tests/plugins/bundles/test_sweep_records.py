@@ -37,6 +37,7 @@ def test_sweeps_are_compared_task_by_task(bench: Bench) -> None:
     ]
     assert (last["equal"], last["extra"], last["exit"]) == (2, 1, 6)
     assert last["facts"] == [{"what": "task 3", "a": None, "b": {"say": "c"}}]
+    assert hibali("runs", "compare", a, a, "--json", exit=0).last["equal"] == 2
     answer = hibali("runs", "compare", a, b, exit=6)
     assert answer.out.decode().splitlines()[-3:] == [
         "equal      1/out.txt (B: 2/out.txt)",

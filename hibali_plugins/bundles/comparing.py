@@ -18,7 +18,7 @@ from hibali.text import counted, path_fields, printable
 from hibali_cli.handlers.run_sites import run_site, update_runs
 from hibali_cli.options import Common
 from hibali_cli.progress import listening
-from runs.compare import (
+from hibali_plugins.bundles.compare import (
     Copies,
     Fact,
     OutputResult,
