@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from hibali.config.settings import parse_settings
+from hibali.config.model import Site
 from hibali.http.client import Bytes
-from hibali.locations import Location, read_location
+from hibali.locations import Location
 from tests.support.payloads import MTIME, put
 from tests.support.trees import sha256
 from transfers.agent.identity import Identity
@@ -113,8 +113,8 @@ def opened(folder: Path, root: bytes = b"data") -> Iterator[ServerStore]:
 
 
 def location(path: str) -> Location:
-    text = 'version = 1\n[sites.there]\nkind = "url"\nurl = "http://there"\n'
-    return read_location(f"there:{path}", parse_settings(text, Path("config.toml")))
+    site = Site("there", "url", url="http://there")
+    return Location(site, path, f"there:{path}")
 
 
 def rename(folder: Path, root: bytes, entry: Entry, target: str) -> None:
