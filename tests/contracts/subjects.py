@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -20,23 +19,7 @@ from hibali.locations import Location, read_location
 from hibali.plugins import built_in_names
 from tests.services.processes import free_port
 from tests.services.session import REPOSITORY
-from tests.support.backends import (
-    DAV_SERVERS,
-    OBJECT_STORES,
-    Backend,
-    BucketBackend,
-    CbrainBackend,
-    CloudBackend,
-    DavBackend,
-    EbrainsBackend,
-    FolderBackend,
-    FsspecFolderBackend,
-    GlobusBackend,
-    ServiceBackend,
-    WebBackend,
-    add_site,
-    make_backend,
-)
+from tests.support.backends import DAV_SERVERS, OBJECT_STORES, Backend, add_site, make_backend
 from tests.support.trees import Tree
 from transfers.model.entry import Entry
 from transfers.model.facts import is_partial_name
@@ -131,14 +114,7 @@ class Subject:
     @property
     def folder(self) -> Path | None:
         """The root as a folder of this machine, if the store has one."""
-        return self.backend.at(ROOT) if self._by_path() else None
-
-    def _by_path(self) -> bool:
-        """Return whether the store itself accesses the backend as a folder."""
-        return isinstance(self.backend, FolderBackend) and not isinstance(
-            self.backend,
-            (CbrainBackend, DavBackend, FsspecFolderBackend, GlobusBackend, ServiceBackend, WebBackend),
-        )
+        return self.backend.at(ROOT) if self.backend.by_path else None  # type: ignore[attr-defined]
 
     def plant(self, tree: Tree) -> None:
         """Create the tree there without hibali."""
@@ -186,66 +162,24 @@ class Subject:
 
     def unreachable(self) -> Location | None:
         """Return the same kind of store where no server answers; None if impossible."""
-        if isinstance(self.backend, GlobusBackend):
-            return None  # tested in tests/plugins/globus/test_login.py and test_faults.py
-        if self._by_path():
-            return self._by_ssh("unreachable", f"Port={free_port()}")
-        if not hasattr(self.backend, "endpoint"):
-            return None  # there is no server
-        if isinstance(self.backend, CloudBackend):
-            return self._added("unreachable", self.backend.unreachable_table(free_port()))
-        endpoint = (
-            _unused_endpoint().replace("http", "dav")
-            if isinstance(self.backend, DavBackend)
-            else _unused_endpoint()
-        )
-        return self._added("unreachable", self.backend.table().replace(self._endpoint(), endpoint))
+        table = self.backend.unreachable_table(free_port())
+        return None if table is None else self._added("unreachable", table)
 
     def denied(self) -> Location | None:
         """Return the same store with a refused login; for an object store the caller changes the key."""
-        if isinstance(self.backend, GlobusBackend):
+        table = self.backend.denied_table()
+        if table is None:
             return None
-        if self._by_path():
-            return self._by_ssh("denied", "PubkeyAuthentication=no")
-        if not hasattr(self.backend, "endpoint"):
-            return None
-        if isinstance(self.backend, EbrainsBackend):
-            self.backend.double.expire_tokens()
-        if isinstance(self.backend, CloudBackend):
-            table = self.backend.denied_table()
-            return self._added("denied", table) if table else None
-        if isinstance(self.backend, ServiceBackend):
-            self.backend.double.token = "another"
-        if isinstance(self.backend, WebBackend):
-            self.backend.server.wanted = "a login of no account"
-        if isinstance(self.backend, CbrainBackend):
-            self.backend.deny()
-        if isinstance(self.backend, DavBackend):
-            if self.backend.dav.login is None:
-                return None
-            table = self.backend.table().replace("'password': ", "'password': 'planted-secret' + ")
-            return self._added("denied", table)
-        return self.location()
+        return self.location() if table == self.backend.table() else self._added("denied", table)
 
     @property
     def page(self) -> int:
         """The largest number of names in one page of a listing."""
-        return self.backend.store.page if isinstance(self.backend, BucketBackend) else 1000
+        return self.backend.page
 
     def secrets(self) -> list[str]:
         """Return the texts that must never be shown."""
         return [value for name, value in self.backend.env.items() if "SECRET" in name]
-
-    def _by_ssh(self, name: str, option: str) -> Location | None:
-        """Return the site with one more option of ssh(1); None without ssh."""
-        given = self.backend.command  # type: ignore[attr-defined]
-        if not given:
-            return None
-        table = self.backend.table().replace(json.dumps(given), json.dumps([*given, "-o", option]))
-        return self._added(name, table)
-
-    def _endpoint(self) -> str:
-        return str(self.backend.endpoint)  # type: ignore[attr-defined]
 
     def _added(self, name: str, table: str) -> Location:
         text = self.config.read_text() + f"[sites.{name}]\n{table.replace('{name}', name)}\n"
@@ -269,19 +203,13 @@ def subjects(
     subject = Subject(backend, home.config)
     yield subject
     subject.close()
-    if isinstance(backend, WebBackend):
-        backend.server.close()
+    backend.close()
 
 
 def _only_read(*words: object) -> NoReturn:
     """Skip the rest of a test that writes, for a read-only store."""
     del words
     pytest.skip("this store is only read")
-
-
-def _unused_endpoint() -> str:
-    """Return an endpoint without a listener."""
-    return f"http://127.0.0.1:{free_port()}"
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contracts.subjects import ROOT, Subject, object_stores, stores_there, subjects
+from tests.contracts.subjects import ROOT, Subject, store_servers, subjects
 from tests.support.payloads import file_entry, items_of, payloads_of
 from transfers.model.entry import Entry, Kind
 from transfers.model.store import Store
@@ -17,16 +17,7 @@ from transfers.model.units import Committed
 LARGE = b"1" * 9_000_000
 
 
-@pytest.fixture(
-    params=[
-        "local",
-        "ssh",
-        "sftp",
-        *stores_there("webdav", "fsspec", "fsspec-memory"),
-        *(pytest.param(word, marks=pytest.mark.heavy) for word in stores_there("ebrains")),
-        *object_stores(),
-    ]
-)
+@pytest.fixture(params=store_servers())
 def subject(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Subject]:

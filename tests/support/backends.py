@@ -57,6 +57,10 @@ class Backend(Protocol):
     env: dict[str, str]  # variables and secrets for hibali
     holds_folders: bool
     holds_links: bool
+    endpoint: str = ""  # the URL of its server, as in its table
+    page = 1000  # the largest number of names in one page of a listing
+    by_path = False  # whether the store itself accesses the backend as a folder
+    snapshots = False  # whether the store reads what it received when it listed it
 
     def table(self) -> str:
         """Return TOML for `[sites.NAME]` and nested tables, with `{name}` for NAME."""
@@ -85,9 +89,20 @@ class Backend(Protocol):
     def corrupt(self, path: str, name: bytes) -> None:
         """Change one byte; the size, and the mtime if there is one, stay the same."""
 
+    def unreachable_table(self, port: int) -> str | None:
+        """Return the table of the same site at a port without a server; None if it has no server."""
+        return self.table().replace(self.endpoint, f"http://127.0.0.1:{port}") if self.endpoint else None
 
-class FolderBackend:
-    """A folder of this machine, accessed as a local site or through sshd."""
+    def denied_table(self) -> str | None:
+        """Return the table of the same site with a wrong login, or its own after its server was told to refuse it; None without logins."""
+        return self.table() if self.endpoint else None
+
+    def close(self) -> None:
+        """End the server that was made for this backend."""
+
+
+class FolderBackend(Backend):
+    """A folder of this machine, accessed as a local site or through sshd; the folder of a server is a subclass."""
 
     holds_folders = True
     holds_links = True
@@ -109,6 +124,23 @@ class FolderBackend:
             f"command = {json.dumps(self.command)}\n"
             f'transport = "{"sftp" if self.word == "sftp" else "agent"}"\n'
             '[sites.{name}.limits]\nlogin_interval = "0s"\nreconnect = "0s"\n'
+        )
+
+    @property
+    def by_path(self) -> bool:
+        return type(self) is FolderBackend
+
+    def unreachable_table(self, port: int) -> str | None:
+        return self._with_ssh_option(f"Port={port}") if self.by_path else super().unreachable_table(port)
+
+    def denied_table(self) -> str | None:
+        return self._with_ssh_option("PubkeyAuthentication=no") if self.by_path else super().denied_table()
+
+    def _with_ssh_option(self, option: str) -> str | None:
+        """Return the table with one more option of ssh(1); None without ssh."""
+        given = json.dumps(self.command)
+        return (
+            self.table().replace(given, json.dumps([*self.command, "-o", option])) if self.command else None
         )
 
     def at(self, path: str) -> Path:
@@ -168,9 +200,19 @@ class WebBackend(FolderBackend):
     def table(self) -> str:
         return f'kind = "url"\nurl = "{self.endpoint}"\n{_LIMITS}'
 
+    def denied_table(self) -> str:
+        self.server.wanted = "a login of no account"
+        return self.table()
+
+    def close(self) -> None:
+        self.server.close()
+
 
 class GlobusBackend(FolderBackend):
-    """A folder shown by a collection of the Globus double, also over HTTPS; only tasks write to it."""
+    """A folder shown by a collection of the Globus double, also over HTTPS; only tasks write to it.
+
+    tests/plugins/globus/test_login.py and test_faults.py test refused logins and servers that are away.
+    """
 
     holds_links = False
 
@@ -192,6 +234,7 @@ class CbrainBackend(FolderBackend):
     """A collection at the double of a CBRAIN portal, which is only read; test_cbrain.py tests writing."""
 
     prefix = "@lab/"  # of paths there
+    snapshots = True  # a collection is received as one archive
 
     def __init__(self, word: str, portal: Any) -> None:
         provider = portal.add_provider("lab")
@@ -214,10 +257,10 @@ class CbrainBackend(FolderBackend):
             if top not in self._portal.named(self._provider):
                 self._portal.register(self._provider, top)
 
-    def deny(self) -> None:
-        """Let the portal refuse the login from now on."""
+    def denied_table(self) -> str:
         self._portal.users[0].password = "planted-secret-2"
         self._portal.expire_tokens()
+        return self.table()
 
 
 class FsspecFolderBackend(FolderBackend):
@@ -258,8 +301,12 @@ class ServiceBackend(FolderBackend):
             f'token_variable = "TEST_SERVICE_SECRET"\n{self._more}'
         )
 
+    def denied_table(self) -> str:
+        self.double.token = "another"
+        return self.table()
 
-class FsspecMemoryBackend:
+
+class FsspecMemoryBackend(Backend):
     """A folder of fsspec's memory filesystem, which is that of this process."""
 
     word = "fsspec"
@@ -361,6 +408,13 @@ class DavBackend(FolderBackend):
         login = f"credentials_command = {words}\n" if words else ""
         return f'kind = "url"\nurl = "{self.url}"\n{login}{_LIMITS}'
 
+    def unreachable_table(self, port: int) -> str:
+        return self.table().replace(self.endpoint, f"dav://127.0.0.1:{port}")
+
+    def denied_table(self) -> str | None:
+        given = "'password': "
+        return self.table().replace(given, f"{given}'planted-secret' + ") if self.dav.login else None
+
     def names(self, path: str) -> set[bytes]:
         return {name for name in super().names(path) if not _APACHE_FILES.search(name)}
 
@@ -372,7 +426,7 @@ class DavBackend(FolderBackend):
         return {name: version for name, version in found.items() if not _APACHE_FILES.search(name)}
 
 
-class BucketBackend:
+class BucketBackend(Backend):
     """A bucket, and a prefix in it."""
 
     word = "s3"
@@ -384,6 +438,10 @@ class BucketBackend:
         self.bucket = bucket
         self.env = dict(store.env)
         self.endpoint = store.endpoint
+
+    @property
+    def page(self) -> int:
+        return int(self.store.page)
 
     def table(self) -> str:
         return (
@@ -528,8 +586,12 @@ class EbrainsBackend(BucketBackend):
             f'bucket = "{self.bucket.name}"\ntoken_variable = "TEST_EBRAINS_SECRET"\n'
         )
 
+    def denied_table(self) -> str:
+        self.double.expire_tokens()
+        return self.table()
 
-class CloudBackend:
+
+class CloudBackend(Backend):
     """A bucket or container of an emulator; subclasses access it by other means than fsspec."""
 
     word = "fsspec"
@@ -542,13 +604,8 @@ class CloudBackend:
         self.env: dict[str, str] = {}
         self.bucket = f"test-{secrets.token_hex(6)}"
 
-    def unreachable_table(self, port: int) -> str:
-        """Return the table of the same site at a port without a server."""
-        return self.table().replace(self.endpoint, f"http://127.0.0.1:{port}")  # type: ignore[attr-defined]
-
-    def denied_table(self) -> str:
-        """Return the table of the same site with a wrong login; empty without logins."""
-        return ""
+    def denied_table(self) -> str | None:
+        return None
 
     def _list(self, prefix: str) -> dict[str, str]:
         """Return the names of the objects below a prefix, each with a tag of its version."""
