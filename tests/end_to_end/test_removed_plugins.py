@@ -176,7 +176,6 @@ def test_hibali_works_without_any_plugin(tmp_path: Path) -> None:
     for words in (
         ("sync", str(tmp_path / "data"), str(tmp_path / "copy")),
         ("verify", str(tmp_path / "data"), str(tmp_path / "copy")),
-        ("status",),
         ("runs", "list"),
         ("pipelines", "list"),
     ):

@@ -10,7 +10,6 @@ from hibali.amounts import format_duration, format_size
 from hibali.plugins import if_offered
 from hibali.text import counted, path_from_fields, printable, without_controls
 from hibali_cli.handlers.runs import about_run, tasks_text
-from hibali_cli.handlers.status import operation_line, operation_title
 from hibali_plugins.reports.dashboard.data import SiteHealth, schedule_states
 from hibali_plugins.reports.page import clock
 from hibali_plugins.reports.run_page import ReportedRun, legend_of, section_values, task_grid, timeline_rows
@@ -18,6 +17,7 @@ from hibali_plugins.reports.status import STRIP, ScheduleRow, mark_of
 from hibali_plugins.reports.status_page import MARK_KINDS, schedule_values
 from hibali_plugins.reports.timeline import draw_timeline
 from hibali_plugins.schedules.status import ScheduleState, facts_of
+from hibali_plugins.status.showing import operation_line, operation_title
 from runs.model import Run
 from runs.present import Present, UnfinishedRun
 from runs.site_health import SiteCheck

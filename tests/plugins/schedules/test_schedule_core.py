@@ -66,7 +66,7 @@ def test_no_command_waits_for_a_state_file_that_is_no_file(hibali: Any, odd: Cal
     for path in [path for path in sorted(hibali.home.state.rglob("*")) if path.is_file()]:
         if path.suffix != ".sqlite":
             odd(path)
-    for words in (["schedule", "list"], ["status"], ["history"]):
+    for words in (["schedule", "list"], ["history"]):
         answer = hibali(*words, timeout=20)
         assert answer.exit != 1, (words, answer.err)
         assert b"Traceback" not in answer.err, words

@@ -105,7 +105,6 @@ def test_calls_from_python_have_the_same_limits() -> None:
 def test_the_commands_of_the_report_say_what_is_wrong(hibali: object) -> None:
     for words in (
         ["history", "--max-time", "9999999999d"],
-        ["status", "--watch", "--interval", "9999999999d"],
         ["history", "--last", "9" * 20],
         ["runs", "list", "--last", str(MOST_COUNT + 1)],
     ):

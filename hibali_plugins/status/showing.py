@@ -38,7 +38,7 @@ def show_status(common: Common, folder: str | None, **options: Any) -> int | Non
     """Show what runs now, or how a folder differs from its last transfer; return the exit code."""
     _check_options(folder, options)
     if folder is not None:
-        from hibali_cli.handlers.status_folder import show_folder  # start-up: only with a folder
+        from hibali_plugins.status.folder import show_folder  # start-up: only with a folder
 
         compared = {name: bool(options[name]) for name in _WITH_FOLDER}
         return show_folder(common, folder, **compared)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hibali_cli.handlers.status import formatted, operation_line
+from hibali_plugins.status.showing import formatted, operation_line
 from runs.present import StatusItem
 from transfers.history.running import RunningOperation
 

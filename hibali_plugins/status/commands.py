@@ -11,7 +11,7 @@ from hibali_cli.options import duration_of
 
 @command(
     "status",
-    calls="hibali_cli.handlers.status:show_status",
+    calls="hibali_plugins.status.showing:show_status",
     section=Section.REPORTS,
     examples=[
         ("hibali status", "Show what runs now: transfers, runs and schedules."),

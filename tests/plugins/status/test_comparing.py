@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from transfers.folder_status import Change, difference_there, differences_here
+from hibali_plugins.status.comparing import Change, difference_there, differences_here
 from transfers.history.last_transfer import KnownFile, KnownFiles
 from transfers.model.entry import Entry, Kind
 from transfers.model.units import Problem

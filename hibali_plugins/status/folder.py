@@ -17,7 +17,7 @@ from hibali.text import counted, path_fields, printable
 from hibali_cli.failure import print_error
 from hibali_cli.options import Common
 from hibali_cli.progress import listening
-from transfers.folder_status import (
+from hibali_plugins.status.comparing import (
     Change,
     Difference,
     FolderStatus,

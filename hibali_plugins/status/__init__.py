@@ -1,0 +1,1 @@
+"""What runs now, and how a folder differs from the place it was transferred to: `hibali status`."""
