@@ -232,39 +232,6 @@ def test_gpus_are_visible_only_when_requested(container: Container, tmp_path: Pa
         assert seen_environment(container.name, argv).items() >= DEVICES.items()
 
 
-def test_shifter_gets_its_image_and_no_environment_of_the_site(tmp_path: Path) -> None:
-    """shifter.c of 18.03: options, then `--`, then the command; Shifter passes all of the environment to the tool."""
-    shifter = load_container("shifter")
-    given = task("/w", environment={"NAME": "x", "PATH": "."})
-    argv = argv_of(shifter.start(given), tmp_path, "shifter")
-    at = argv.index("=env=")
-    assert argv[:at] == [
-        f"--image=id:{'0' * 64}",
-        "--workdir=/w/work",
-        "--module=none",
-        "--",
-        "sh",
-        "/w/command",
-    ]
-    assert {word.partition("=")[0] for word in argv[at + 1 :]} - {"PWD", "_"} == {"PATH", "HOME", "NAME"}
-    with pytest.raises(UsageError):
-        shifter.start(task("/w", sees_work="/data"))
-
-
-def test_shifter_images_are_found_by_name_and_by_id() -> None:
-    """`shifterimg lookup` prints the id, or nothing without such an image."""
-    shifter = load_container("shifter")
-    assert shifter.image_argv("lab/tool:1") == ("shifterimg", "lookup", "docker:lab/tool:1")
-    assert shifter.image_argv(f"sha256:{'a' * 64}")[-1] == f"docker:{'a' * 64}"
-    found = shifter.read_image(CommandResult(0, b"a" * 64 + b"\n", b""), "lab/tool:1")
-    assert found is not None
-    assert found.id == "a" * 64
-    for stderr in (b"", b"ERROR: failed to contact the image gateway.\n"):
-        assert shifter.read_image(CommandResult(1, stderr, b""), "lab/tool:1") is None
-    with pytest.raises(UsageError):
-        shifter.read_image(CommandResult(127, b"", b""), "lab/tool:1")
-
-
 def test_runtimes_that_do_not_confine_tools_need_consent(container: Container) -> None:
     """S11: each pipeline needs consent there. Sarus and Shifter mount writable folders of the site."""
     leaks = {"bare", "sarus", "shifter"}
@@ -451,18 +418,3 @@ def test_a_missing_image_differs_from_a_missing_runtime(word: str, stderr: bytes
     found = podman.read_image(CommandResult(0, answer, b""), "a/b")
     assert found is not None
     assert (found.id, found.digests) == ("a" * 64, (f"sha256:{'b' * 64}", f"sha256:{'c' * 64}"))
-
-
-def test_sarus_images_are_found_by_their_loaded_name() -> None:
-    """`sarus images`, as its user guide (1.6.4) shows it."""
-    sarus = load_container("sarus")
-    listed = (
-        "REPOSITORY               TAG          IMAGE ID       CREATED               SIZE         SERVER\n"
-        "alpine                   latest       e3671980822d   2022-03-25T13:17:13   2.61MB       docker.io\n"
-        f"load/library/hibali-{'a' * 64}   latest   2fe79f06fa6d   2018-01-31T15:08:56   47.04MB   load\n"
-    ).encode()
-    found = sarus.read_image(CommandResult(0, listed, b""), f"sha256:{'a' * 64}")
-    assert found is not None
-    assert found.id == "a" * 64
-    assert sarus.read_image(CommandResult(0, listed, b""), f"sha256:{'b' * 64}") is None
-    assert sarus.read_image(CommandResult(0, listed, b""), "alpine") is None

@@ -253,17 +253,6 @@ def test_a_symlink_to_a_private_key_is_not_followed(hibali: Any) -> None:
     assert not hibali("runs", "show", run_id, "--json").last["collected"]
 
 
-def test_a_runtime_that_does_not_confine_the_tool_needs_consent(hibali: Any) -> None:
-    bench = Bench(hibali, {**doing("cat [IN] >[OUT]"), "container-image": {"type": "docker", "image": "a/b"}})
-    (hibali.home.state / "trust.jsonl").unlink()
-    for word in ("sarus", "shifter"):
-        bench.add_local_site(f"at-{word}", word)
-        refused = bench.run(bench.answers(), exit=8).last
-        assert (refused["code"], refused["hint"].count("pipelines trust")) == ("not-trusted", 1)
-        assert not (bench.folder / f"work-at-{word}").exists()
-    assert bench.run_ids() == []
-
-
 def test_a_variable_that_changes_which_programs_run_needs_consent(hibali: Any) -> None:
     tool = {
         **doing("echo $PATH >[OUT]"),

@@ -21,7 +21,6 @@ from registry.pipeline import Pipeline
 from runs.containers.bare import CONTAINER as BARE
 from runs.containers.base import Started
 from runs.containers.podman import CONTAINER as PODMAN
-from runs.containers.shifter import CONTAINER as SHIFTER
 from runs.inputs import list_inputs
 from runs.model import Input
 from runs.prepare import Prepared, prepare
@@ -126,14 +125,6 @@ def test_requested_gpus_are_visible_to_the_tool() -> None:
     assert "nvidia" not in prepared({}, PODMAN, gpus=Gpus(4)).start
     with pytest.raises(RefusedError):
         prepared({}, PODMAN, wanted=Resources(gpus=1))
-
-
-def test_tools_in_shifter_get_copies_of_inputs() -> None:
-    """Shifter has no read-only binds, so the tool must not get the original files of the site."""
-    found = prepared({"more": ["y", "z"]}, SHIFTER)
-    assert [copy.target for copy in found.copies] == [f"{FOLDER}/inputs/{n}/name" for n in range(3)]
-    assert f"cat {FOLDER}/inputs/0/name" in found.command
-    assert "/c/0" not in found.command + found.start
 
 
 def test_the_key_depends_on_everything_that_defines_a_run() -> None:

@@ -1,0 +1,1 @@
+"""Containers that only the administrators of a centre install: Sarus and Shifter."""
