@@ -17,6 +17,7 @@ from typing import Any
 from hibali.cancellation import in_this_context
 from hibali.errors import HibaliError, TryLaterError, is_lost
 from hibali.events import Event, Listener, Noted
+from hibali.locations import Location
 from hibali.subprocesses import Process
 from hibali.text import printable
 from transfers.engine.endpoints import Endpoints
@@ -38,6 +39,18 @@ _PROGRAM = "from transfers.engine.routes.worker import main; main()"  # so that 
 def count_workers(files: int, size: int, most: int) -> int:
     """Return how many workers `files` files of `size` bytes are worth; 1: this process moves them itself."""
     return max(1, min(most, files // _FILES_PER_WORKER + size // _BYTES_PER_WORKER))
+
+
+def share_of(job: Job, count: int) -> Job:
+    """Return the job of one of `count` workers: its share of the rate, and of the connections that a site allows."""
+
+    def shared(location: Location) -> Location:
+        limits = location.site.limits
+        connections = max(1, limits.connections // count) if limits.connections else 0
+        limits = replace(limits, bandwidth=limits.bandwidth // count, connections=connections)
+        return replace(location, site=replace(location.site, limits=limits))
+
+    return replace(job, source=shared(job.source), target=shared(job.target), rate=job.rate // count)
 
 
 class WorkersRoute(StreamRoute):
@@ -68,7 +81,7 @@ class WorkersRoute(StreamRoute):
         if count == 1:
             yield from super()._transfer(source, target, items)
             return
-        job = replace(self._job, rate=self._job.rate // count)
+        job = share_of(self._job, count)
         writing = target.share_writing(count + _MOST_REPLACED)
         workers = _Workers(job, writing, count, self._on_event)
         batches = in_batches(self._full.until(items), self._together)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hibali.config.model import Limits, local_site
 from hibali.errors import AccessError
+from hibali.locations import Location
 from tests.support.payloads import file_entry, items_of
-from transfers.engine.routes.worker import Messages, sent_item
-from transfers.engine.routes.workers import count_workers, in_batches
+from transfers.engine.routes.worker import Job, Messages, sent_item
+from transfers.engine.routes.workers import count_workers, in_batches, share_of
 from transfers.model.units import PACK_ITEMS, Item
 
 TOGETHER = 1000
@@ -45,6 +48,17 @@ def test_batches_have_all_files_once_and_large_files_alone(sizes: list[int]) -> 
         assert 0 < len(batch) <= PACK_ITEMS
         assert len(batch) == 1 or sum(item.entry.size for item in batch) <= TOGETHER
         assert [item.number for item in batch] == sorted(item.number for item in batch)
+
+
+def test_workers_share_the_rate_and_the_connections_of_a_site() -> None:
+    site = replace(local_site(), limits=Limits(bandwidth=1000, connections=6))
+    place = Location(site, "/data", "here:/data")
+    own = share_of(Job(place, place, None, attributes=False, rate=1000), 4)
+    limits = own.target.site.limits
+    assert (own.rate, limits.bandwidth, limits.connections) == (250, 250, 1)
+    free = replace(place, site=local_site())
+    none = share_of(Job(free, free, None, attributes=False, rate=0), 4)
+    assert (none.rate, none.source.site.limits.connections) == (0, 0)
 
 
 def test_items_and_errors_cross_unchanged() -> None:

@@ -33,7 +33,9 @@ def test_the_partial_of_a_large_file_is_known_after_its_agent_is_lost(tmp_path: 
         unit = Unit((item,), 0, SEGMENT_BYTES, segment=True)
         yield Payload(unit, b"1" * SEGMENT_BYTES, [SEGMENT_BYTES], [None])
         wait_for(lambda: bool(partials_in(tmp_path)))
-        os.kill(connection.process["pid"], signal.SIGKILL)  # one that is asked to end may answer before it does
+        os.kill(
+            connection.process["pid"], signal.SIGKILL
+        )  # one that is asked to end may answer before it does
 
     with pytest.raises(TryLaterError):
         list(stream.run(payloads()))
