@@ -101,16 +101,21 @@ class Holding:
         writes are allowed, because the target is listed again.
         """
         assert self._operation is not None
-        reply = connection.request("end_stale_agents", agents=self._stale_agents)
-        with connection.understanding():
-            if RUNNING in reply.header["found"]:
-                message = "hibali's agent of a lost connection is still running"
-                raise TryLaterError("stale-agent", message, subject=connection.subject)
+        _end_agents(connection, self._stale_agents)
         # Agents on another host or of an earlier boot stop at their next lock check.
         self._stale_agents = []
         connection.request_all(
             [("open", opening), self.lock_request(self._operation, back=not anew, walked=self.walked)]
         )
+
+
+def _end_agents(connection: Connection, agents: Sequence[Mapping[str, Any]]) -> None:
+    """End agents of connections that were lost. Raises `TryLaterError` if one still runs on this host."""
+    reply = connection.request("end_stale_agents", agents=[*agents])
+    with connection.understanding():
+        if RUNNING in reply.header["found"]:
+            message = "hibali's agent of a lost connection is still running"
+            raise TryLaterError("stale-agent", message, subject=connection.subject)
 
 
 Reopen = Callable[[bytes], tuple[Connection, ChannelPool]]
@@ -798,12 +803,7 @@ class _AgentSharedWriting(SharedWriting):
 
     def end_process(self, agents: Sequence[Mapping[str, Any]], ticket: Any, items: Iterable[Item]) -> None:
         """See SharedWriting."""
-        connection = self._store.line
-        reply = connection.request("end_stale_agents", agents=[*agents])
-        with connection.understanding():
-            if RUNNING in reply.header["found"]:
-                message = "hibali's agent of a process that was killed is still running"
-                raise TryLaterError("stale-agent", message, subject=connection.subject)
+        _end_agents(self._store.line, agents)
         seed = bytes.fromhex(ticket["seed"])
         paths = [(item.entry.path, item.clear) for item in items]
         self._store.leave_partials(protocol.partial_path(seed, path) for path, _ in paths)

@@ -25,7 +25,8 @@ from transfers.engine.routes.stream import StreamRoute
 from transfers.engine.routes.worker import Answers, Job, Messages, Over, Ready, sent_item
 from transfers.history.journal import Recorder
 from transfers.model.store import SharedWriting, Source, Store, StoreView
-from transfers.model.units import PACK_BYTES, PACK_ITEMS, Committed, Item
+from transfers.model.units import PACK_BYTES, Committed, Item
+from transfers.pipeline.batches import group_units
 from transfers.planning.planner import TransferPlan
 
 _FILES_PER_WORKER = 2_500  # what one moves while another one starts, about half a second
@@ -114,21 +115,9 @@ def _is_shared(store: Source) -> bool:
 
 
 def in_batches(items: Iterable[Item], together: int) -> Iterator[list[Item]]:
-    """Group small files to at most `together` bytes, as `group_units` packs them; a larger file is alone."""
-    batch: list[Item] = []
-    size = 0
-    for item in items:
-        length = (item.entry.size if item.carries else 0) + len(item.attributes or b"")
-        if length > together:
-            yield [item]
-            continue
-        if batch and (size + length > together or len(batch) >= PACK_ITEMS):
-            yield batch
-            batch, size = [], 0
-        batch.append(item)
-        size += length
-    if batch:
-        yield batch
+    """Group small files as they are packed, to at most `together` bytes; a larger file is alone."""
+    whole = group_units(items, lambda: sys.maxsize, together=together)
+    return (list(unit.items) for unit in whole)
 
 
 class _Worker:
