@@ -15,8 +15,8 @@ from runs.records import read_run
 if TYPE_CHECKING:
     from sqlite3 import Connection
 
-_VERSION = 2
-# Once the end of a run is known, later records change none of these.
+_VERSION = 3
+# Once the end of a run and its job are known, later records change none of these.
 _COLUMNS = ("began", "key", "state", "site", "pipeline_digest", "has_job", "is_sweep")
 _INDEXED = ("began, name", "key", "state, site", "pipeline_digest")
 
@@ -108,4 +108,4 @@ def _read_row(path: Path) -> IndexRow | None:
         int(bool(run.job)),
         int(run.sweep is not None),
     )
-    return IndexRow(values, settled=run.state.final)
+    return IndexRow(values, settled=run.state.final and bool(run.job))

@@ -203,6 +203,18 @@ def check_runs(data: Any) -> None:
     }
 
 
+def test_a_job_that_is_recorded_after_the_end_of_its_run_is_found() -> None:
+    with ledger():
+        run_store = RunStore()
+        fields = {"pipeline": "p@1", "name": "", "scheduler": "direct", "container": "bare", "outputs": []}
+        run_store.begin(NAMES[0], "k" * 64, {**fields, "pipeline_digest": "d", "site": "here"})
+        ended = {"job": "7", "state": State.FAILED, "native": "", "reason": ""}
+        run_store.note(NAMES[0], "seen", ended)
+        assert find_run_ids(RunFilter(has_job=True)) == []
+        run_store.note(NAMES[0], "submitted", ended)
+        assert find_run_ids(RunFilter(has_job=True)) == [NAMES[0]]
+
+
 @settings(max_examples=settings.default.max_examples // 4)
 @given(some.data())
 def test_the_index_answers_as_if_every_journal_was_read(data: Any) -> None:
