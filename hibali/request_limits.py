@@ -18,6 +18,8 @@ from hibali.retry import wait_unless_interrupted
 _TIME = struct.Struct("<d")
 # Only a few turns lie ahead, about one of each process. What is further away is of a clock that began again at a reboot.
 _MOST_AHEAD_SECONDS = 121.0
+# Without limits, a turn for nothing would be a tenth of the time of a small request.
+_AT_ONCE = contextlib.nullcontext()
 
 
 class RequestLimit:
@@ -32,13 +34,18 @@ class RequestLimit:
         self._line = threading.Lock()
         self._due = 0.0
 
-    @contextlib.contextmanager
-    def turn(self, *, urgent: bool = False) -> Iterator[None]:
+    def turn(self, *, urgent: bool = False) -> contextlib.AbstractContextManager[None]:
         """Wait until one more request may be sent; the request ends with the block.
 
         An urgent one, such as the renewal of a lock, overtakes those that wait and needs no place among `connections`. After an
         interruption nothing waits for its time any more, so that the command can end.
         """
+        if not (self._interval or self.connections or self._due):
+            return _AT_ONCE
+        return self._wait_for_turn(urgent=urgent)
+
+    @contextlib.contextmanager
+    def _wait_for_turn(self, *, urgent: bool) -> Iterator[None]:
         with contextlib.nullcontext() if urgent else self._places:
             if self._interval:
                 # One at a time takes a turn and waits for it: the others could be killed before they use theirs.

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import ssl
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
@@ -25,7 +24,7 @@ MAX_RESPONSE_BYTES = 64 * 1024 * 1024  # of a response that is read into memory
 class Response:
     """The status, headers (names in lower case) and body of a response, or the size of a body `received` elsewhere.
 
-    `target` is the path and query that it answers to, after redirects.
+    `target` is the path and query that it answers to.
     """
 
     status: int
@@ -132,15 +131,18 @@ class HttpClient:
         sent = dict(headers or {})
         if method != "GET" or body:
             sent["Content-Length"] = str(len(body))
-        with Deadline(seconds, self._subject) as deadline, self._own_errors():
+        with Deadline(seconds, self._subject) as deadline:
             try:
-                raw_response = self._send(self._pool, method, target, sent, body or None)
-            except Exception as problem:
-                # A kept connection may have ended meanwhile: that says nothing about the server.
-                if deadline.is_over or not deadline.is_reused or not ended_unanswered(problem):
-                    raise
-                raw_response = self._send(self._pool, method, target, sent, body or None)
-            return self._read(raw_response, limit, receive, begin)
+                try:
+                    raw_response = self._send(self._pool, method, target, sent, body or None)
+                except Exception as problem:
+                    # A kept connection may have ended meanwhile: that says nothing about the server.
+                    if deadline.is_over or not deadline.is_reused or not ended_unanswered(problem):
+                        raise
+                    raw_response = self._send(self._pool, method, target, sent, body or None)
+                return self._read(raw_response, target, limit, receive, begin)
+            except Exception as problem:  # noqa: BLE001  # raised again, under its own name or ours
+                raise self._own_error(problem) from None
 
     def upload(
         self,
@@ -161,8 +163,10 @@ class HttpClient:
         sent = {**(headers or {}), "Content-Length": str(size)}
         # While content is sent only silence ends it: how long that takes is up to the network.
         try:
-            with Deadline(RESPONSE_SECONDS, self._subject, from_response=True), self._own_errors():
-                return self._read(self._send(pool, method, target, sent, pieces), limit, None, None)
+            with Deadline(RESPONSE_SECONDS, self._subject, from_response=True):
+                return self._read(self._send(pool, method, target, sent, pieces), target, limit, None, None)
+        except Exception as problem:  # noqa: BLE001  # as above
+            raise self._own_error(problem) from None
         finally:
             pool.close()
 
@@ -188,23 +192,23 @@ class HttpClient:
     def _read(
         self,
         raw_response: BaseHTTPResponse,
+        target: str,
         limit: int,
         receive: Receive | None,
         begin: Callable[[Response], bool | None] | None,
     ) -> Response:
-        response = Response(
-            raw_response.status, {name.lower(): value for name, value in raw_response.headers.items()}, b""
-        )
+        status = raw_response.status
+        headers = {name.lower(): value for name, value in raw_response.headers.items()}
         try:
-            if response.status >= 300:
+            if status >= 300:
                 body = raw_response.read(MAX_ERROR_BYTES)
                 if len(body) == MAX_ERROR_BYTES:
                     raw_response.close()  # the rest is not read
-                return Response(response.status, response.headers, body)
+                return Response(status, headers, body, target=target)
             if receive is None:
-                return Response(
-                    response.status, response.headers, read_at_most(raw_response.read, limit, self._subject)
-                )
+                body = read_at_most(raw_response.read, limit, self._subject)
+                return Response(status, headers, body, target=target)
+            response = Response(status, headers, b"", target=target)
             if begin is not None and begin(response):
                 raw_response.close()
                 return response
@@ -219,17 +223,15 @@ class HttpClient:
             raise
         return response
 
-    @contextlib.contextmanager
-    def _own_errors(self) -> Iterator[None]:
-        """Convert the errors of urllib3 and ssl to ours."""
+    def _own_error(self, problem: Exception) -> Exception:
+        """Convert an error of urllib3 or ssl to ours; return others as they are."""
         from urllib3.exceptions import HTTPError, SSLError  # start-up: only after an error
 
-        try:
-            yield
-        except (SSLError, ssl.SSLError):
-            raise bad_certificate(self._subject) from None
-        except (HTTPError, OSError, UnicodeError) as problem:
-            raise failure_of(problem, self._subject) from None
+        if isinstance(problem, (SSLError, ssl.SSLError)):
+            return bad_certificate(self._subject)
+        if isinstance(problem, (HTTPError, OSError, UnicodeError)):
+            return failure_of(problem, self._subject)
+        return problem
 
 
 def open_pool(origin: SplitResult, context: ssl.SSLContext | None, address: str = "") -> HTTPConnectionPool:

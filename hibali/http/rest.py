@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 from urllib.parse import quote, quote_from_bytes, unquote_to_bytes, urlencode, urljoin, urlsplit
 
@@ -234,6 +234,8 @@ class RestClient:
         self._client.close()
 
     def _target(self, call: Call) -> str:
+        if not call.query:
+            return self.base + call.path
         query = {name: value for name, value in call.query.items() if value is not None}
         return f"{self.base}{call.path}" + (f"?{urlencode(query, quote_via=quote)}" if query else "")
 
@@ -284,7 +286,7 @@ class RestClient:
         for _ in range(self.policy.redirects + 1):
             response = self._transmit(call, target, login, kept=kept)
             if not self.policy.redirects or response.status not in _REDIRECTS:
-                return replace(response, target=target)
+                return response
             target = self._follow(call, target, response)
         raise elsewhere(self.subject)
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from time import monotonic
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -17,6 +18,7 @@ from hibali.config.model import S3Settings
 from hibali.errors import AccessError, HibaliError, UsageError
 from hibali.subprocesses import credentials_from
 
+_KEPT_SECONDS = 1.0  # each of many requests needs them
 _EARLY = timedelta(minutes=5)  # fetch new credentials this long before the old ones expire
 
 
@@ -44,6 +46,7 @@ class CredentialSource:
         self._known: Credentials | None = None
         self._chain: Any = None
         self._expired: Credentials | None = None  # no others were found in place of these
+        self._last: tuple[float, Credentials | None] = (-_KEPT_SECONDS, None)  # when they were obtained
 
     @property
     def renews(self) -> bool:
@@ -52,10 +55,13 @@ class CredentialSource:
 
     def current(self) -> Credentials | None:
         """Return keys valid for some minutes, None for anonymous access. Raise `AccessError`."""
-        if self._settings.anonymous:
-            return None
+        obtained, credentials = self._last
+        if monotonic() - obtained < _KEPT_SECONDS or self._settings.anonymous:
+            return credentials
         with self._lock:
-            return self._obtain()
+            credentials = self._obtain()
+            self._last = monotonic(), credentials
+            return credentials
 
     def renew(self, expired: Credentials | None) -> bool:
         """Obtain other keys, because the server says that these have expired; return whether there are others.
@@ -67,6 +73,7 @@ class CredentialSource:
         with self._lock:
             if self._obtain() == expired:
                 self._known = self._chain = None
+                self._last = -_KEPT_SECONDS, None
                 if self._obtain() == expired:
                     self._expired = expired
                     return False
