@@ -20,6 +20,7 @@ from transfers.stores.server.own_files import CHANGED_SINCE, NOT_EMPTY, OWN, bel
 
 _NAME = OWN + b"/lock"
 _FOLDER_SECONDS = 60
+_DELETED = frozenset({200, 204})
 _REFUSED = frozenset({400, 403, 404, 405, 409, 412, 423, 424, 500})
 
 
@@ -161,21 +162,23 @@ class DavLock(Lease):
     def _remove(self) -> None:
         """Remove lock and folder in one request if nothing else is in it, so no client sees one alone; lighttpd refuses that."""
         upload_lock = holding(self._client, self._path, self._lock)
-        names = [name for name, _ in self._files.listed(self._folder).names]
-        if names == [b"lock"] and self._delete(self._folder, upload_lock, folder=True):
+        is_alone = [name for name, _ in self._files.listed(self._folder).names] == [b"lock"]
+        if is_alone and self._delete(self._folder, upload_lock, folder=True) in _DELETED:
             return
-        if not self._delete(self._path, upload_lock):
+        if self._delete(self._path, upload_lock) not in _DELETED:
+            # WsgiDAV keeps the LOCK of a missing file.
             unlock(self._client, self._path, self._lock)
             self._delete(self._path, {})
-        if names == [b"lock"]:
+        self._remove_empty()
+        if is_alone:
             with contextlib.suppress(HibaliError):
                 remove_empty(self._files, self._folder, locks=True)
 
-    def _delete(self, path: bytes, headers: dict[str, str], *, folder: bool = False) -> bool:
-        return self._client.request(
-            "DELETE", path, headers=headers, folder=folder, accept=_REFUSED
-        ).status in {
-            200,
-            204,
-            404,
-        }
+    def _remove_empty(self) -> None:
+        """Remove an empty file, which WsgiDAV creates before it refuses LOCK to others; DELETE spares what another has locked."""
+        response = self._client.request("GET", self._path, accept=_REFUSED)
+        if response.status == 200 and not response.body:
+            self._delete(self._path, {})
+
+    def _delete(self, path: bytes, headers: dict[str, str], *, folder: bool = False) -> int:
+        return self._client.request("DELETE", path, headers=headers, folder=folder, accept=_REFUSED).status
