@@ -54,10 +54,9 @@ class Pace(TypedDict, total=False):
     workers: Annotated[
         int,
         Option(
-            "Move files with at most N processes of this machine, as far as the transfer is worth it (default: 1).",
+            "Move files with at most N processes of this machine, as far as the transfer is worth it (default: by its cores).",
             metavar="N",
             limits=(1, 256),
-            default=1,
         ),
     ]
 

@@ -152,7 +152,7 @@ def _moving(values: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
     return {
         "backup": None if backup is None else read_target(place_text(backup), settings),
         "rate": values["bwlimit"] or 0,
-        "workers": values["workers"],
+        "workers": values["workers"] or 0,
         "saving": SaveOptions(values["save"], values["push_to"]),
     }
 

@@ -507,6 +507,11 @@ class Limits:
     connections: int = setting(
         whole(0), default=0, doc="requests at a time to an object store, 0 for hibali's own choice"
     )
+    workers: int = setting(
+        whole(0),
+        default=0,
+        doc="processes of this machine that move files of a transfer, 0 for hibali's own choice",
+    )
     lease_seconds: int = setting(  # the holder needs time to renew it; others wait for expiry
         whole_duration("10s", "1h"),
         default=120,

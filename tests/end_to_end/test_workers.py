@@ -64,6 +64,14 @@ def test_two_workers_move_what_one_process_moves(there: Transfers) -> None:
     assert there.verify().last["exit"] == 0
 
 
+def test_a_site_has_workers_unasked(there: Transfers) -> None:
+    there.hibali("config", "set", "sites.there.limits.workers", "2")
+    process = there.hibali.start("push", there.source, "there:data", "--json")
+    assert len(wait_for(lambda: workers_of(process.pid) or process.poll() is not None)) in {1, 2}
+    assert process.wait(120) == 0
+    check_complete(there)
+
+
 def test_a_pull_with_workers_has_the_same_files(there: Transfers, tmp_path: Path) -> None:
     there.push()
     receipt = counts(there.pull(tmp_path / "back", "--workers", "2"))

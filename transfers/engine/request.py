@@ -103,7 +103,7 @@ class Request:
         exact: whether a name that appears at the target after the plan was made is a failure, never replaced.
         task_timeouts: the time limits after which a Globus task is cancelled.
         options: what features of hibali add to the transfer.
-        workers: the most processes of this machine that move files.
+        workers: the most processes of this machine that move files; 0 for as many as its cores allow.
         missing: what the caller knows to be missing at the source; each counts as a failure in the receipt.
         protect: called before anything changes with the files at the target whose content would become another one, and
             with the sha256 of each, "" if unknown; it raises `RefusedError` where that must not happen.

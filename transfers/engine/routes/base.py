@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from contextlib import closing
@@ -19,6 +20,7 @@ from transfers.model.units import Committed, Item, Problem
 if TYPE_CHECKING:
     from transfers.planning.planner import TransferPlan
 
+_MANY_CORES = 4  # one process keeps about two busy, with its agents
 MAX_ATTEMPTS = 3  # attempts for an item that may succeed when it is sent again
 FULL = frozenset({"no-space", "no-quota", "read-only"})
 Events = Generator[Event | Committed, None, None]
@@ -100,6 +102,13 @@ def _may_use_globus(endpoints: Endpoints) -> bool:
     return via == "globus" or (via == "auto" and any(site.globus for site in endpoints.sites))
 
 
+def _may_use_workers(endpoints: Endpoints) -> bool:
+    """Return whether several processes could move the files; the route counts them."""
+    if endpoints.request.workers:
+        return endpoints.request.workers > 1
+    return any(site.limits.workers for site in endpoints.sites) or len(os.sched_getaffinity(0)) >= _MANY_CORES
+
+
 # The routes in the order in which they are tried: the function that opens each, or returns None, or its name in the
 # group hibali.routes; and whether it may apply. Only then its module is loaded. A route that was asked for and is
 # impossible raises `UsageError`.
@@ -110,7 +119,7 @@ ROUTES: tuple[tuple[str, Callable[[Endpoints], bool]], ...] = (
     (f"{_HERE}direct:open_route", lambda ends: ends.request.direct),
     (f"{_HERE}server:open_route", lambda ends: ends.target.copies(ends.origin.store)),
     ("gridftp", lambda ends: any(site.gridftp for site in ends.sites)),
-    (f"{_HERE}workers:open_route", lambda ends: ends.request.workers > 1),
+    (f"{_HERE}workers:open_route", _may_use_workers),
     (f"{_HERE}stream:open_route", lambda _: True),
 )
 

@@ -15,12 +15,14 @@ from itertools import chain
 from typing import Any
 
 from hibali.cancellation import in_this_context
+from hibali.cores import is_shared_machine, usable_cores
 from hibali.errors import HibaliError, TryLaterError, is_lost
 from hibali.events import Event, Listener, Noted
 from hibali.locations import Location
 from hibali.subprocesses import Process
 from hibali.text import printable
 from transfers.engine.endpoints import Endpoints
+from transfers.engine.request import Request
 from transfers.engine.routes.stream import StreamRoute
 from transfers.engine.routes.worker import Answers, Job, Messages, Over, Ready, sent_item
 from transfers.history.journal import Recorder
@@ -29,6 +31,10 @@ from transfers.model.units import PACK_BYTES, Committed, Item
 from transfers.pipeline.batches import group_units
 from transfers.planning.planner import TransferPlan
 
+_CORES_PER_WORKER = 2  # it and its agents keep about two busy
+_WORKERS_PER_LOGIN = 2  # one process of ssh encrypts for all of a login
+_MOST_UNASKED = 8  # with their agents they stay below 400 MB
+_MOST_AMONG_OTHERS = 4
 _FILES_PER_WORKER = 2_500  # what one moves while another one starts, about half a second
 _BYTES_PER_WORKER = 256 * 1024 * 1024
 _BATCHES_AHEAD = 2  # so that a worker reads while it waits for an answer
@@ -40,6 +46,18 @@ _PROGRAM = "from transfers.engine.routes.worker import main; main()"  # so that 
 def count_workers(files: int, size: int, most: int) -> int:
     """Return how many workers `files` files of `size` bytes are worth; 1: this process moves them itself."""
     return max(1, min(most, files // _FILES_PER_WORKER + size // _BYTES_PER_WORKER))
+
+
+def most_workers(request: Request) -> int:
+    """Return the most workers of a transfer: as many as asked for, as its sites allow, or as this machine and the logins feed."""
+    sites = request.source.site, request.target.site
+    allowed = [site.limits.workers for site in sites if site.limits.workers]
+    if request.workers or allowed:
+        return request.workers or min(allowed)
+    most = min(_MOST_UNASKED, usable_cores() // _CORES_PER_WORKER)
+    if most > _MOST_AMONG_OTHERS and is_shared_machine():
+        most = _MOST_AMONG_OTHERS
+    return min([most, *(_WORKERS_PER_LOGIN * site.ssh.logins for site in sites if site.ssh is not None)])
 
 
 def share_of(job: Job, count: int) -> Job:
@@ -104,10 +122,13 @@ def open_route(endpoints: Endpoints, recorder: Recorder) -> WorkersRoute | None:
     request, source, target = endpoints.request, endpoints.source, endpoints.target
     if request.chosen is not None or not all(_is_shared(store) for store in (source, target)):
         return None
+    most = most_workers(request)
+    if most < 2:
+        return None
     rate, attributes = request.lowest_rate, request.rules.xattrs
     to = request.paced(replace(request.target, confined=request.rules.delete))
     job = Job(request.paced(request.source), to, None, attributes=attributes, rate=rate)
-    return WorkersRoute(job, request.workers, rate, recorder.on_event)
+    return WorkersRoute(job, most, rate, recorder.on_event)
 
 
 def _is_shared(store: Source) -> bool:

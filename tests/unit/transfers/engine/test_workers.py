@@ -9,12 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hibali.config.model import Limits, local_site
+from hibali.config.model import Limits, SshSettings, local_site
 from hibali.errors import AccessError
 from hibali.locations import Location
 from tests.support.payloads import file_entry, items_of
+from transfers.engine.request import Request
+from transfers.engine.routes import workers
 from transfers.engine.routes.worker import Job, Messages, sent_item
-from transfers.engine.routes.workers import count_workers, in_batches, share_of
+from transfers.engine.routes.workers import count_workers, in_batches, most_workers, share_of
 from transfers.model.units import PACK_ITEMS, Item
 
 TOGETHER = 1000
@@ -37,6 +39,42 @@ def test_small_transfers_get_no_workers_and_large_ones_as_many_as_allowed(
     files: int, size: int, most: int, expected: int
 ) -> None:
     assert count_workers(files, size, most) == expected
+
+
+@pytest.mark.parametrize(
+    ("cores", "is_shared", "logins", "asked", "allowed", "expected"),
+    [
+        (1, False, 0, 0, 0, 0),
+        (2, False, 0, 0, 0, 1),
+        (4, False, 0, 0, 0, 2),
+        (16, False, 0, 0, 0, 8),
+        (128, False, 0, 0, 0, 8),
+        (128, True, 0, 0, 0, 4),
+        (16, False, 1, 0, 0, 2),
+        (16, False, 3, 0, 0, 6),
+        (2, True, 1, 12, 3, 12),
+        (2, True, 1, 0, 12, 12),
+        (64, False, 8, 0, 1, 1),
+    ],
+)
+def test_workers_suit_the_machine_and_the_logins_unless_asked_or_limited(
+    monkeypatch: pytest.MonkeyPatch,
+    cores: int,
+    is_shared: bool,
+    logins: int,
+    asked: int,
+    allowed: int,
+    expected: int,
+) -> None:
+    monkeypatch.setattr(workers, "usable_cores", lambda: cores)
+    monkeypatch.setattr(workers, "is_shared_machine", lambda: is_shared)
+    here = Location(local_site(), "/data", "/data")
+    site = replace(local_site(), limits=Limits(workers=allowed))
+    if logins:
+        site = replace(site, ssh=SshSettings(host="there", logins=logins))
+    assert (
+        most_workers(Request("push", here, Location(site, "/data", "there:/data"), workers=asked)) == expected
+    )
 
 
 @given(st.lists(st.integers(0, 3 * TOGETHER), max_size=600))
