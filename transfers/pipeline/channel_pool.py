@@ -196,14 +196,14 @@ class ChannelPool:
         with self._guard:
             return self._lost_bytes + sum(connection.data_bytes for connection in self._all)
 
-    def close(self) -> None:
-        """Close all channels; safe to call twice."""
+    def close(self, patience: float) -> None:
+        """Close all channels, and wait `patience` seconds for the ends of their agents; safe to call twice."""
         with self._guard:
             self._closed = True
             ending, self._all = self._all, []
             self._lost_bytes += sum(connection.data_bytes for connection in ending)
             self._settled.notify_all()
-        threads = [threading.Thread(target=connection.close, args=(0.1,)) for connection in ending]
+        threads = [threading.Thread(target=connection.close, args=(patience,)) for connection in ending]
         for thread in threads:
             thread.start()
         for thread in threads:

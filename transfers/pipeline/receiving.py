@@ -339,6 +339,7 @@ class ReceiverStream(Receiver[Payload]):
         self._channels = channels
         self._workers: list[Worker] = []
         self._lost = 0
+        self._all_sent = False
         self._own = Sender(self, control)
         self._seed: bytes | None = None
         self._cleared: list[bytes] = []
@@ -358,7 +359,9 @@ class ReceiverStream(Receiver[Payload]):
         """See Receiver; the replies of the first channel."""
         try:
             ticket = self._begin()
-            self._channels.watch(lambda channel: self._add_channel(channel, ticket))
+            with self._guard:
+                if not self._all_sent:
+                    self._channels.watch(lambda channel: self._add_channel(channel, ticket))
             self._started.set()
         except BaseException as problem:  # noqa: BLE001  # raised again by the thread that reads the results
             self.end(problem)
@@ -406,13 +409,15 @@ class ReceiverStream(Receiver[Payload]):
             for number, payload in enumerate(values):
                 if not self._pass_on(number * 2, payload):
                     return
-            self._window.wait_empty()
-            self._started.wait()  # otherwise channels could be added after all have ended
+            with self._guard:
+                self._all_sent = True  # a channel that opens now has nothing to do
+            self._channels.unwatch()
+            if self._workers:  # a unit in flight may have to be sent again, over another channel
+                self._window.wait_empty()
             if not self._window.stopped:
-                self._channels.unwatch()
                 for worker in self._workers:
                     worker.stop_sending()
-                # No unit is in flight: all channels end within one round trip.
+                # The agent ends after the units before it; all channels end within one round trip.
                 self._control.send(protocol.REQUEST, {"do": "finish_receiving"})
                 for worker in self._workers:
                     self.left = worker.finish() or self.left

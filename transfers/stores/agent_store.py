@@ -139,6 +139,7 @@ _SEEN_SECONDS = 10.0
 _NOT_A_FOLDER = "not-a-folder"
 _BATCH = 256
 _BATCHES_AHEAD = 3
+_END_SECONDS = 0.1
 
 
 class PosixStore(Store):
@@ -736,10 +737,12 @@ class PosixStore(Store):
 
     def close(self) -> None:
         """See Store."""
-        patience = 5.0 if self._under_way else 0.1
-        closing = threading.Thread(target=self._channels.close, name="close")
+        # The end of an agent takes a round trip; over a long one it is not worth waiting for.
+        is_far = _END_SECONDS < self._connection.round_trip < UNMEASURED
+        patience = 0.0 if is_far else _END_SECONDS
+        closing = threading.Thread(target=self._channels.close, args=(patience,), name="close")
         closing.start()
-        self._connection.close(patience)
+        self._connection.close(5.0 if self._under_way else patience)
         closing.join()
 
     @property
