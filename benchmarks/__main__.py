@@ -15,6 +15,7 @@ from subprocess import SubprocessError
 from botocore.exceptions import BotoCoreError, ClientError
 
 from benchmarks import (
+    cores_cases,
     gridftp_cases,
     link_cases,
     loop_cases,
@@ -39,6 +40,7 @@ CASES: tuple[Case, ...] = (
     *loop_cases.CASES,
     *s3_cases.CASES,
     *server_cases.CASES,
+    *cores_cases.CASES,
     *planning_cases.CASES,
     *sweep_case.CASES,
     *pilot_case.CASES,

@@ -17,8 +17,11 @@ _DEBIAN = {
     "scp": "openssh-client",
     "tar": "tar",
     "openssl": "openssl",
+    "fpsync": "fpart",
+    "lftp": "lftp",
+    "cp": "coreutils",
 }
-_VERSION_OPTIONS = {"ssh": "-V", "s5cmd": "version", "openssl": "version"}
+_VERSION_OPTIONS = {"ssh": "-V", "fpsync": "-V", "s5cmd": "version", "openssl": "version"}
 
 
 def prepare_peers() -> None:
@@ -58,7 +61,7 @@ def find_peer(name: str) -> str:
 def versions() -> dict[str, str]:
     """Return the first line of every peer's version output."""
     found = {}
-    for name in ("rsync", "ssh", "tar", "openssl", "s5cmd", "rclone"):
+    for name in ("rsync", "ssh", "tar", "openssl", "s5cmd", "rclone", "lftp", "fpsync"):
         try:
             argv = [find_peer(name), _VERSION_OPTIONS.get(name, "--version")]
         except LookupError as problem:

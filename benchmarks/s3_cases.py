@@ -170,7 +170,7 @@ def _remote(bucket: str) -> str:
 
 
 @contextlib.contextmanager
-def _clients(testbed: Testbed, *, swift: bool = False) -> Iterator[Clients]:
+def open_clients(testbed: Testbed, *, swift: bool = False) -> Iterator[Clients]:
     """Create a bucket for one case, configured as the site `store`."""
     store = testbed.swift() if swift else testbed.object_store()
     bucket = f"bench-{secrets.token_hex(4)}"
@@ -189,7 +189,10 @@ def _moves(
 ) -> Callable[[Testbed], contextlib.AbstractContextManager[PreparedCase]]:
     @contextlib.contextmanager
     def prepare(testbed: Testbed) -> Iterator[PreparedCase]:
-        with testbed.temporary_folder("s3", memory=True) as folder, _clients(testbed, swift=swift) as clients:
+        with (
+            testbed.temporary_folder("s3", memory=True) as folder,
+            open_clients(testbed, swift=swift) as clients,
+        ):
             source, targets = folder / "source", folder / "targets"
             amount = make_tree(source, testbed.amount(files, size))
             if not down:
@@ -204,7 +207,7 @@ def _moves(
 
 @contextlib.contextmanager
 def _unchanged(testbed: Testbed) -> Iterator[PreparedCase]:
-    with testbed.temporary_folder("s3", memory=True) as folder, _clients(testbed) as clients:
+    with testbed.temporary_folder("s3", memory=True) as folder, open_clients(testbed) as clients:
         amount = make_tree(folder / "source", testbed.amount(*_MANY))
         clients.fill(folder / "source")
         yield PreparedCase(amount, clients.up(folder / "source", clients.target(amount, reused=True)))
