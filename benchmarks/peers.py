@@ -21,7 +21,7 @@ _DEBIAN = {
     "lftp": "lftp",
     "cp": "coreutils",
 }
-_VERSION_OPTIONS = {"ssh": "-V", "fpsync": "-V", "s5cmd": "version", "openssl": "version"}
+_VERSION_OPTIONS = {"ssh": "-V", "fpsync": "-h", "s5cmd": "version", "openssl": "version"}
 
 
 def prepare_peers() -> None:

@@ -50,14 +50,19 @@ def count_workers(files: int, size: int, most: int) -> int:
 
 def most_workers(request: Request) -> int:
     """Return the most workers of a transfer: as many as asked for, as its sites allow, or as this machine and the logins feed."""
-    sites = request.source.site, request.target.site
-    allowed = [site.limits.workers for site in sites if site.limits.workers]
+    allowed = _limits_of(request)
     if request.workers or allowed:
         return request.workers or min(allowed)
     most = min(_MOST_UNASKED, usable_cores() // _CORES_PER_WORKER)
     if most > _MOST_AMONG_OTHERS and is_shared_machine():
         most = _MOST_AMONG_OTHERS
+    sites = request.source.site, request.target.site
     return min([most, *(_WORKERS_PER_LOGIN * site.ssh.logins for site in sites if site.ssh is not None)])
+
+
+def _limits_of(request: Request) -> list[int]:
+    workers = (site.limits.workers for site in (request.source.site, request.target.site))
+    return [limit for limit in workers if limit]
 
 
 def share_of(job: Job, count: int) -> Job:
@@ -75,11 +80,12 @@ def share_of(job: Job, count: int) -> Job:
 class WorkersRoute(StreamRoute):
     """Move large transfers by workers, and the others, and what is sent again, in this process."""
 
-    def __init__(self, job: Job, most: int, rate: int, on_event: Listener) -> None:
-        """`job` is without a ticket, and has the whole rate."""
+    def __init__(self, job: Job, most: int, rate: int, on_event: Listener, *, asked: bool = True) -> None:
+        """`job` is without a ticket, and has the whole rate; workers that nobody `asked` for give way to further channels."""
         super().__init__(rate, on_event)
         self._job = job
         self._most = most
+        self._asked = asked
         self._count = 1
         self._slowed = False
 
@@ -97,7 +103,9 @@ class WorkersRoute(StreamRoute):
         self, source: Source, target: Store, items: Iterable[Item]
     ) -> Generator[Event | Committed, None, None]:
         count, self._count = self._count, 1
-        if count == 1:
+        # Over a long line several channels of this process fill it; those of workers would need more sessions than an sshd allows.
+        is_far = source.several_channels or target.several_channels
+        if count == 1 or (is_far and not self._asked):
             yield from super()._transfer(source, target, items)
             return
         job = share_of(self._job, count)
@@ -128,7 +136,8 @@ def open_route(endpoints: Endpoints, recorder: Recorder) -> WorkersRoute | None:
     rate, attributes = request.lowest_rate, request.rules.xattrs
     to = request.paced(replace(request.target, confined=request.rules.delete))
     job = Job(request.paced(request.source), to, None, attributes=attributes, rate=rate)
-    return WorkersRoute(job, most, rate, recorder.on_event)
+    asked = bool(request.workers or _limits_of(request))
+    return WorkersRoute(job, most, rate, recorder.on_event, asked=asked)
 
 
 def _is_shared(store: Source) -> bool:

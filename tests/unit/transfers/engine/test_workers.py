@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from dataclasses import replace
+from unittest.mock import MagicMock
 
 import pytest
 from hypothesis import given
@@ -11,10 +13,12 @@ from hypothesis import strategies as st
 
 from hibali.config.model import Limits, SshSettings, local_site
 from hibali.errors import AccessError
+from hibali.events import ignore
 from hibali.locations import Location
 from tests.support.payloads import file_entry, items_of
 from transfers.engine.request import Request
 from transfers.engine.routes import workers
+from transfers.engine.routes.stream import StreamRoute
 from transfers.engine.routes.worker import Job, Messages, sent_item
 from transfers.engine.routes.workers import count_workers, in_batches, most_workers, share_of
 from transfers.model.units import PACK_ITEMS, Item
@@ -75,6 +79,20 @@ def test_workers_suit_the_machine_and_the_logins_unless_asked_or_limited(
     assert (
         most_workers(Request("push", here, Location(site, "/data", "there:/data"), workers=asked)) == expected
     )
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_unasked_workers_give_way_to_further_channels(monkeypatch: pytest.MonkeyPatch, asked: bool) -> None:
+    """Over a long line both would need more sessions than an sshd allows."""
+    shared = MagicMock(side_effect=InterruptedError)
+    far = MagicMock(several_channels=True, share_writing=shared)
+    monkeypatch.setattr(StreamRoute, "_transfer", lambda *_: iter(()))
+    here = Location(local_site(), "/data", "/data")
+    route = workers.WorkersRoute(Job(here, here, None, attributes=False, rate=0), 8, 0, ignore, asked=asked)
+    route.open(MagicMock(kinds_changed=0, bytes_to_move=GIB, moves=MagicMock(count=4)))
+    with pytest.raises(InterruptedError) if asked else nullcontext():
+        list(route.carry(far, far, []))
+    assert shared.called is asked
 
 
 @given(st.lists(st.integers(0, 3 * TOGETHER), max_size=600))
