@@ -8,6 +8,7 @@ writers wins without harm.
 
 from __future__ import annotations
 
+import binascii
 import contextlib
 import os
 import secrets
@@ -31,6 +32,8 @@ _SUFFIX = ".jsonl"
 _MOST_CHANGED = 50  # journals that are read again by each query before the index is written again
 _SHARE_CHANGED = 400  # and one more for so many rows, because writing takes longer
 _ABANDONED_SECONDS = 3600.0
+_CHECKSUM = slice(68, 72)  # the application id in the head of SQLite's file format, which SQLite ignores
+_PIECE = 1 << 20
 _OWN_COLUMNS = ("name", "settled", "size", "mtime_ns")
 
 _Result = TypeVar("_Result")
@@ -129,7 +132,7 @@ class JournalIndex:
 
     def _attach(self, connection: sqlite3.Connection) -> int:
         """Attach the stored index as `stored`, and return its number of rows; 0 without a usable one."""
-        if not self._path.is_file():
+        if not self._path.is_file() or not _is_whole(self._path):
             return 0
         connection.execute("ATTACH ? AS stored", [f"{self._path.as_uri()}?mode=ro&immutable=1"])
         [version] = connection.execute("PRAGMA stored.user_version").fetchone()
@@ -192,6 +195,7 @@ class JournalIndex:
                 self._fill(connection, partial)
                 descriptor = os.open(partial, os.O_RDWR | os.O_CLOEXEC)
                 try:
+                    os.pwrite(descriptor, _checksums(partial)[1], _CHECKSUM.start)
                     os.fsync(descriptor)
                 finally:
                     os.close(descriptor)
@@ -220,6 +224,25 @@ class JournalIndex:
             for path in self._path.parent.glob(f".{self._path.name}.*"):
                 if time.time() - path.lstat().st_mtime > _ABANDONED_SECONDS:
                     path.unlink(missing_ok=True)
+
+
+def _is_whole(path: Path) -> bool:
+    """Return whether an index is as it was written: SQLite does not notice all damage, and answers what the rest says."""
+    try:
+        stored, content = _checksums(path)
+    except OSError:  # another process just discarded it
+        return False
+    return stored == content
+
+
+def _checksums(path: Path) -> tuple[bytes, bytes]:
+    """Return the CRC-32 that an index says, and that of its content."""
+    with path.open("rb") as stream:
+        head = stream.read(_PIECE)
+        digest = binascii.crc32(head[_CHECKSUM.stop :], binascii.crc32(head[: _CHECKSUM.start]))
+        while piece := stream.read(_PIECE):
+            digest = binascii.crc32(piece, digest)
+    return head[_CHECKSUM], digest.to_bytes(4, "big")
 
 
 def _storable(value: Value) -> Value:

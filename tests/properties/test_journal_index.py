@@ -203,6 +203,22 @@ def check_runs(data: Any) -> None:
     }
 
 
+def test_damage_anywhere_in_the_index_changes_no_answer() -> None:
+    """SQLite alone finds no row where the end of a page is lost."""
+    with ledger():
+        run_store = RunStore()
+        fields = {"pipeline": "p@1", "name": "", "scheduler": "direct", "container": "bare", "outputs": []}
+        run_store.begin(NAMES[0], "k" * 64, {**fields, "pipeline_digest": "d", "site": "here"})
+        queries = [RunFilter(pipeline_digest="d"), RunFilter(site="here"), RunFilter()]
+        find_run_ids(queries[0])
+        path = ledger_folder("history") / "runs.sqlite"
+        content = path.read_bytes()
+        for kept in sorted({*range(0, len(content), 211), *range(len(content) - 4096, len(content) - 4080)}):
+            for end in (b"", b"\0" * (len(content) - kept), b"\xff" * (len(content) - kept)):
+                path.write_bytes(content[:kept] + end)
+                assert [find_run_ids(query) for query in queries] == [[NAMES[0]]] * 3
+
+
 def test_a_job_that_is_recorded_after_the_end_of_its_run_is_found() -> None:
     with ledger():
         run_store = RunStore()
