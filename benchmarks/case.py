@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -142,6 +143,8 @@ def with_earlier(contenders: Sequence[Contender], checkout: Path) -> tuple[list[
 
         name = f"{contender.name}, before"
         state = f"{contender.environment['HIBALI_STATE']}-before"
+        if Path(contender.environment["HIBALI_STATE"]).is_dir():  # what the case prepared, such as a pipeline
+            shutil.copytree(contender.environment["HIBALI_STATE"], state, dirs_exist_ok=True)
         environment = {**contender.environment, "HIBALI_STATE": state}
         warm_up = contender.warm_up or contender.target.reused
         found += [
