@@ -38,6 +38,12 @@ Above = tuple[bytes, ManifestLines]  # the root's path below the folder of a man
 _Below = tuple[bytes, ManifestLines, Cursor]  # a folder with a final slash, its manifest's lines and a cursor
 
 
+def _valid(line: bytes, size: int, etag: str) -> Known | None:
+    """Return the record in a line if it is of an object with this size and version tag."""
+    known = known_in(line)
+    return known if etag and (known.etag, known.size) == (etag, size) else None
+
+
 class Manifests:
     """Manifest lookups along a sorted listing; only the manifests around the current path are held."""
 
@@ -66,14 +72,17 @@ class Manifests:
         path, size, etag = listed[:3]
         if self._nested:
             self._enter(path)
+        found: Known | None = None
         # every manifest is asked, so that it does not count this file as missing
-        lines = [cursor.line(path[len(folder) :]) for folder, _, cursor in reversed(self._below)]
-        lines += [cursor.line(before + path) for before, _, cursor in self._above]
-        for line in lines:
-            known = known_in(line) if line else None
-            if known is not None and etag and (known.etag, known.size) == (etag, size):
-                return known
-        return None
+        for folder, _, cursor in reversed(self._below):
+            line = cursor.line(path[len(folder) :])
+            if line and found is None:
+                found = _valid(line, size, etag)
+        for before, _, cursor in self._above:
+            line = cursor.line(before + path)
+            if line and found is None:
+                found = _valid(line, size, etag)
+        return found
 
     def _enter(self, path: bytes) -> None:
         while self._below and not path.startswith(self._below[-1][0]):
