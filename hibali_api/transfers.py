@@ -10,6 +10,7 @@ from typing import Any, Unpack
 from hibali.errors import Exit, IncompleteError, UsageError
 from hibali.events import Noted, Planned
 from hibali.options import defaults_of, read_options
+from hibali.plugins import if_offered
 from hibali_api.calls import Call, Place, calling, place_text
 from hibali_api.notebook import html_of, show_receipts
 from hibali_api.transfer_request import (
@@ -247,7 +248,10 @@ def check_receipt(receipt: Receipt) -> Receipt:
 
 def _with_receipt(problem: IncompleteError, receipt: Receipt) -> IncompleteTransferError:
     failed = IncompleteTransferError(
-        problem.code, problem.message, subject=problem.subject, hint=f"hibali history show {receipt.id}"
+        problem.code,
+        problem.message,
+        subject=problem.subject,
+        hint=if_offered("history", f"hibali history show {receipt.id}"),
     )
     failed.receipt = receipt
     return failed

@@ -16,6 +16,7 @@ from hibali.events import Listener, Noted, ignore
 from hibali.ledger import new_identifier, not_started
 from hibali.locations import Location
 from hibali.locks import FolderLock
+from hibali.plugins import if_offered
 from hibali.text import as_bytes, as_text, path_fields, printable
 from registry.command_line import build_command_line
 from registry.invocation import Invocation
@@ -464,7 +465,7 @@ def _copy_input(host: ServiceHost, location: Location, name: str, on_event: List
             "not-staged",
             f"the input could not be copied to {folder.text}",
             subject=location.text,
-            hint=f"hibali history show {receipt.id}",
+            hint=if_offered("history", f"hibali history show {receipt.id}"),
         )
     return host.service.find_input(folder.child(raw)).reference
 

@@ -43,7 +43,7 @@ tests_for() {
         echo tests/unit/runs tests/end_to_end/test_missing_roots.py tests/end_to_end/test_batch_systems.py
         echo tests/end_to_end/test_one_session.py tests/end_to_end/test_refused_sessions.py tests/end_to_end/test_machine_faults.py
         ;;
-    filesystem | reports | schedules | share | status)
+    filesystem | history | reports | schedules | share | status)
         echo tests/end_to_end/test_unreadable_state.py tests/unit/runs/test_present.py
         echo tests/end_to_end/test_shared_folders.py tests/end_to_end/test_machine_faults.py
         echo tests/end_to_end/test_python_api.py

@@ -5,7 +5,6 @@ MODULES = {
     "cat": "files",
     "cp": "files",
     "du": "files",
-    "history": "history",
     "ls": "files",
     "manifest": "verify",
     "mkdir": "files",

@@ -14,6 +14,7 @@ from markupsafe import Markup
 from hibali.amounts import format_duration, format_size
 from hibali.errors import Exit
 from hibali.events import Planned
+from hibali.plugins import if_offered
 from hibali.text import counted
 from hibali_plugins.reports.page import environment
 from hibali_plugins.reports.run_page import legend_of, report_run, task_grid, timeline_rows
@@ -105,7 +106,7 @@ def receipt_html(receipt: Receipt) -> str:
     moved = f"{format_size(receipt.bytes_moved)} moved in {format_duration(receipt.seconds)}"
     proof = _PROOFS.get(receipt.proof_moved or "", "")
     more = receipt.files_failed - min(_MOST_LINES, len(receipt.failures))
-    hint = f"hibali history show {receipt.id}"
+    details = if_offered("history", f"details: hibali history show {receipt.id}")
     return _Output(
         title=receipt.operation,
         subtitle=" → ".join(filter(None, (receipt.source, receipt.target))),
@@ -124,7 +125,7 @@ def receipt_html(receipt: Receipt) -> str:
             else "",
         ],
         lines=[(each.path or b".", each.message) for each in receipt.failures],
-        omitted=f"and {more} more; details: {hint}" if more > 0 else f"Details: {hint}",
+        omitted="; ".join(filter(None, (f"and {more} more", details))) if more > 0 else details.capitalize(),
     ).render()
 
 

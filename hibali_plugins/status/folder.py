@@ -13,6 +13,7 @@ from pathlib import Path
 from hibali.amounts import format_duration
 from hibali.errors import Exit, IncompleteError, NotFoundError, UsageError
 from hibali.locations import Location, read_location
+from hibali.plugins import if_offered
 from hibali.text import counted, path_fields, printable
 from hibali_cli.failure import print_error
 from hibali_cli.options import Common
@@ -47,7 +48,7 @@ def show_folder(
             "never-transferred",
             "the ledger has no transfer of this folder",
             subject=folder,
-            hint="To list the transfers of this machine: hibali history",
+            hint=if_offered("history", "To list the transfers of this machine: hibali history"),
         )
     known = read_known_files(last, read_operations_at([last.here]))
     with listening(common, f"status {folder}") as on_event:

@@ -244,6 +244,6 @@ def test_no_command_reports_a_misplaced_file_as_a_bug(hibali: Any, part: int) ->
 def test_an_impossible_state_folder_is_reported(
     hibali: Any, env: dict[str, str], code: str, ends: Exit
 ) -> None:
-    answer = hibali("history", "--json", env=env, exit=int(ends))
+    answer = hibali("runs", "list", "--json", env=env, exit=int(ends))
     assert answer.last["code"] == code
     assert env["HIBALI_STATE"] in answer.last["about"]

@@ -24,6 +24,8 @@ from tests.services.session import REPOSITORY
 from tests.support.folders import describes_all
 from tests.support.transfers import Transfers
 from tests.support.waiting import wait_for
+from transfers.history.index import read_operations
+from transfers.history.operations import Result
 
 TREE = {b"a": b"1", b"folder/b": b"22", b"folder/c": b"333"}
 
@@ -120,8 +122,8 @@ def test_a_cancelled_push_is_resumed_by_the_same_call(place: Transfers) -> None:
             on_event=lambda event: began.set() if isinstance(event, Carried) else None,
         )
     thread.join()
-    operation = place.hibali("history", "--json").lines[0]
-    assert operation["result"] == "interrupted", operation
+    [operation] = read_operations()
+    assert operation.result() is Result.INTERRUPTED, operation
     api.push(place.source, "there:data")
     assert place.there() == {**TREE, b"large": (place.source / "large").read_bytes()}
 

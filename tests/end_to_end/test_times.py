@@ -69,7 +69,6 @@ def test_saved_plans_support_any_time(local_there: Transfers, tmp_path: Path) ->
     assert counts(there.push())["files_moved"] == 0
     there.pull(tmp_path / "back")
     assert times_of(tmp_path / "back") == times_of(there.source)
-    there.hibali("history", exit=0)
 
 
 def test_a_listing_supports_any_time() -> None:

@@ -123,6 +123,7 @@ def test_a_damaged_line_is_named_and_the_others_count(bench: Bench) -> None:
     assert b"line %d" % (len(lines) + 2) not in shown.err, "a crash may cut the last line short"
 
 
+@pytest.mark.skipif(not if_offered("history", "history"), reason="the folder history is not here")
 @pytest.mark.parametrize("damage", kinds())
 def test_a_damaged_operation_is_named(hibali: Any, damage: str) -> None:
     (hibali.home.folder / "s").mkdir()

@@ -116,7 +116,6 @@ def test_a_local_folder_with_the_name_of_a_site_needs_a_prefix(world: Transfers)
         ("verify", "got", "there:${HOME}"),
         ("manifest", "there:$HOME"),
         ("manifest", "got", "-o", "$X"),
-        ("history", "--path", "there:$X"),
     ],
 )
 def test_variables_in_a_typed_path_are_refused(world: Transfers, words: tuple[str, ...]) -> None:

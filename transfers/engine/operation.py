@@ -17,6 +17,7 @@ from hibali.cancellation import as_cancelled
 from hibali.errors import AccessError, HibaliError, IncompleteError, RefusedError, TryLaterError, is_lost
 from hibali.events import Adjusted, Deleted, Ended, Failed, Linked, Listener, Listing, Moved, Noted, ignore
 from hibali.locations import Location, check_writable
+from hibali.plugins import if_offered
 from hibali.system_errors import hint_of, message_of
 from hibali.text import counted
 from transfers.engine.endpoints import Endpoints, open_endpoints, remember_root
@@ -663,7 +664,7 @@ def end_with(operation: Operation, problem: BaseException) -> BaseException:
             problem.message,
             subject=problem.subject,
             hint=f"{counted(receipt.files_moved, 'file')} moved before this. Remove the cause, then run the same command"
-            f" again to resume. What was moved: hibali history show {receipt.id}",
+            f" again to resume.{if_offered('history', f' What was moved: hibali history show {receipt.id}')}",
         )
     finish(operation, problem)
     return problem

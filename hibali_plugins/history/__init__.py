@@ -1,0 +1,1 @@
+"""Show the history of operations from the ledger."""
