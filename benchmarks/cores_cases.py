@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks.case import Brief, Case, Contender, FolderTarget, PreparedCase
 from benchmarks.s3_cases import open_clients
-from benchmarks.samples import Bar
+from benchmarks.samples import Amount, Bar
 from benchmarks.ssh_contenders import ssh_transfer
 from benchmarks.testbed import HIBALI, Testbed, peer_or_reason
 from benchmarks.trees import FOLDER_FILES, make_tree
@@ -50,15 +50,21 @@ def side_by_side(source: Path, command: Sequence[str], target: str) -> list[str]
     return ["sh", "-c", line]
 
 
+@contextlib.contextmanager
+def _folders(testbed: Testbed, files: int, size: int) -> Iterator[tuple[Path, Path, Amount]]:
+    """Yield a source that several peers can share out, and a folder for the targets, in memory."""
+    with testbed.temporary_folder("cores", memory=True) as folder:
+        source, targets = folder / "source", folder / "targets"
+        folders = max(_SIDE_BY_SIDE, files // FOLDER_FILES)
+        amount = make_tree(source, testbed.amount(files, size), folders=folders)
+        targets.mkdir()
+        yield source, targets, amount
+
+
 def _local(files: int, size: int) -> Preparation:
     @contextlib.contextmanager
     def prepare(testbed: Testbed) -> Iterator[PreparedCase]:
-        with testbed.temporary_folder("cores", memory=True) as folder:
-            source, targets = folder / "source", folder / "targets"
-            amount = make_tree(
-                source, testbed.amount(files, size), folders=max(_SIDE_BY_SIDE, files // FOLDER_FILES)
-            )
-            targets.mkdir()
+        with _folders(testbed, files, size) as (source, targets, amount):
             testbed.add_site(
                 "here", f'kind = "local"\nroots = {{ data = "{targets}" }}\ndefault_root = "data"\n'
             )
@@ -70,7 +76,7 @@ def _local(files: int, size: int) -> Preparation:
                     name, lambda run: argv(found, str(targets / run)), target, environment, missing=missing
                 )
 
-            fpsync = ["-n", str(_SIDE_BY_SIDE), "-t", str(folder / "fpsync"), "-o", "-lptgoD -W"]
+            fpsync = ["-n", str(_SIDE_BY_SIDE), "-t", str(source.with_name("fpsync")), "-o", "-lptgoD -W"]
             hibali = Contender(
                 "hibali",
                 lambda run: [*HIBALI, "push", "--quiet", str(source), f"here:{run}"],
@@ -99,12 +105,7 @@ def _rclone(program: str) -> list[str]:
 def _ssh(files: int, size: int) -> Preparation:
     @contextlib.contextmanager
     def prepare(testbed: Testbed) -> Iterator[PreparedCase]:
-        with testbed.temporary_folder("cores", memory=True) as folder:
-            source, targets = folder / "source", folder / "targets"
-            amount = make_tree(
-                source, testbed.amount(files, size), folders=max(_SIDE_BY_SIDE, files // FOLDER_FILES)
-            )
-            targets.mkdir()
+        with _folders(testbed, files, size) as (source, targets, amount):
             config = testbed.ssh().config
             transfer = ssh_transfer(
                 testbed,
