@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.case import Brief, Case, Contender, FolderTarget, PreparedCase
-from benchmarks.s3_cases import open_clients
+from benchmarks.s3_cases import open_clients, rclone_copy
 from benchmarks.samples import Amount, Bar
 from benchmarks.ssh_contenders import ssh_transfer
 from benchmarks.testbed import HIBALI, Testbed, peer_or_reason
@@ -22,7 +22,6 @@ _LARGE = (32, 64 << 20)
 _SMALL = (25_000, 10 << 10)
 _WIDTHS = (1, 2, 4, 8, 16)
 _SIDE_BY_SIDE = 8  # rsyncs, and connections of lftp
-_CONCURRENCY = "32"
 
 Preparation = Callable[[Testbed], contextlib.AbstractContextManager[PreparedCase]]
 
@@ -91,15 +90,11 @@ def _local(files: int, size: int) -> Preparation:
                     peer("rsync -W", "rsync", lambda rsync, to: [rsync, "-a", "-W", f"{source}/", f"{to}/"]),
                     peer("8 rsyncs", "rsync", lambda rsync, to: side_by_side(source, [rsync, "-a", "-W"], f"{to}/")),
                     peer("fpsync", "fpsync", lambda fp, to: [fp, *fpsync, f"{source}/", f"{to}/"]),
-                    peer("rclone", "rclone", lambda rclone, to: [*_rclone(rclone), str(source), to]),
+                    peer("rclone", "rclone", lambda rclone, to: [*rclone_copy(rclone), "--config", os.devnull, str(source), to]),
                 ],
             )  # fmt: skip
 
     return prepare
-
-
-def _rclone(program: str) -> list[str]:
-    return [program, "copy", "--config", os.devnull, "--transfers", _CONCURRENCY, "--checkers", _CONCURRENCY]
 
 
 def _ssh(files: int, size: int) -> Preparation:
@@ -116,7 +111,6 @@ def _ssh(files: int, size: int) -> Preparation:
                 limits='login_interval = "0s"',
             )
             rsync = transfer.rsync("-W")
-            # "ssh" is the word before the options of the one that rsync starts
             shell = ["-e", shlex.join(["ssh", "-F", str(config)])]
             program, _ = peer_or_reason("rsync")
             lftp, no_lftp = peer_or_reason("lftp")
@@ -152,10 +146,7 @@ def _ssh(files: int, size: int) -> Preparation:
 def _s3(files: int, size: int, *, down: bool) -> Preparation:
     @contextlib.contextmanager
     def prepare(testbed: Testbed) -> Iterator[PreparedCase]:
-        with testbed.temporary_folder("cores", memory=True) as folder, open_clients(testbed) as clients:
-            source, targets = folder / "source", folder / "targets"
-            amount = make_tree(source, testbed.amount(files, size))
-            targets.mkdir()
+        with _folders(testbed, files, size) as (source, targets, amount), open_clients(testbed) as clients:
             if down:
                 clients.fill(source)
                 hibali, *peers = clients.down(targets, FolderTarget(targets, amount))

@@ -100,7 +100,7 @@ class Clients:
             ),
             Contender(
                 " ".join(["rclone", *compare]),
-                lambda name: [*self._rclone(rclone), *compare, str(source), _remote(target.name(name))],
+                lambda name: [*rclone_copy(rclone), *compare, str(source), _remote(target.name(name))],
                 target,
                 known,
                 missing=no_rclone,
@@ -129,7 +129,7 @@ class Clients:
             ),
             Contender(
                 "rclone",
-                lambda name: [*self._rclone(rclone), _remote(self.bucket), str(root / name)],
+                lambda name: [*rclone_copy(rclone), _remote(self.bucket), str(root / name)],
                 target,
                 known,
                 missing=no_rclone,
@@ -148,10 +148,6 @@ class Clients:
     def _s5cmd(self, program: str) -> list[str]:
         return [program, "--endpoint-url", self.store.endpoint, "--log", "error", "cp"]
 
-    @staticmethod
-    def _rclone(program: str) -> list[str]:
-        return [program, "copy", "--transfers", _CONCURRENCY, "--checkers", _CONCURRENCY]
-
     def configure(self, bucket: str) -> None:
         """Configure the bucket as the site `store`."""
         self.testbed.add_site(
@@ -163,6 +159,11 @@ class Clients:
     def target(self, amount: Amount, *, reused: bool = False) -> BucketTarget:
         """Return the target of uploads."""
         return BucketTarget(self.store, self.bucket, _PREFIX, amount, self.configure, reused)
+
+
+def rclone_copy(program: str) -> list[str]:
+    """Return the words of `rclone copy`, with as many transfers as suit it."""
+    return [program, "copy", "--transfers", _CONCURRENCY, "--checkers", _CONCURRENCY]
 
 
 def _remote(bucket: str) -> str:

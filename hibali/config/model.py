@@ -508,7 +508,7 @@ class Limits:
         whole(0), default=0, doc="requests at a time to an object store, 0 for hibali's own choice"
     )
     workers: int = setting(
-        whole(0),
+        whole(0, 256),
         default=0,
         doc="processes of this machine that move files of a transfer, 0 for hibali's own choice",
     )

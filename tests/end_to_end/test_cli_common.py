@@ -15,9 +15,11 @@ import click
 import pytest
 
 from docs.tools.generate import contexts_of
+from hibali.plugins import if_offered
 from hibali_cli.command import EXIT_STATUS
 from hibali_cli.root import root
 
+HISTORY = [["history"]] if if_offered("history", "history") else []
 HIBALI = str(Path(sys.executable).parent / "hibali")
 HEAVY = (
     "fsspec",
@@ -285,7 +287,13 @@ def test_a_reader_of_a_listing_that_stops_early_is_no_failure(
     (tree / "large").write_bytes(bytes(2_000_000))
     run(HIBALI, "sites", "add", "here", "--local", str(tree))
     early = 'exec 2>&1; "$@" | head -c 1 >/dev/null; echo ${PIPESTATUS[0]}'
-    for words in (["ls", "-R", "here:"], ["cat", "here:large"], ["sites", "list"], ["runs", "list"]):
+    for words in (
+        ["ls", "-R", "here:"],
+        ["cat", "here:large"],
+        ["sites", "list"],
+        ["runs", "list"],
+        *HISTORY,
+    ):
         if words[0] != "cat" or not options:
             assert run("bash", "-c", early, "bash", HIBALI, *words, *options).stdout == "0\n", words
 

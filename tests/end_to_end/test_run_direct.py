@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from hibali.plugins import if_offered
 from tests.end_to_end.run_tools import Bench, doing
 from transfers.history.operations import read_operation
 
@@ -86,6 +87,8 @@ def test_the_history_counts_a_missing_output_of_a_collection(hibali: Any) -> Non
     journal = hibali.home.state / "operations" / f"{receipt['id']}.jsonl"
     assert read_operation(journal).number("files_failed") == 1
     assert b"gone.nii" in journal.read_bytes()
+    if if_offered("history", "history"):
+        assert b"gone.nii" in hibali("history", "show", receipt["id"], exit=0).out
 
 
 def test_a_run_without_a_required_output_failed_although_its_tool_ended_with_0(hibali: Any) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from hibali.plugins import if_offered
 from tests.services.session import REPOSITORY
 from tests.support.backends import add_site
 from tests.support.transfers import Transfers, counts
@@ -69,6 +70,8 @@ def test_saved_plans_support_any_time(local_there: Transfers, tmp_path: Path) ->
     assert counts(there.push())["files_moved"] == 0
     there.pull(tmp_path / "back")
     assert times_of(tmp_path / "back") == times_of(there.source)
+    if if_offered("history", "history"):
+        there.hibali("history", exit=0)
 
 
 def test_a_listing_supports_any_time() -> None:

@@ -64,10 +64,12 @@ def test_two_workers_move_what_one_process_moves(there: Transfers) -> None:
     assert there.verify().last["exit"] == 0
 
 
-def test_a_site_has_workers_unasked(there: Transfers) -> None:
+def test_the_limit_of_a_site_is_a_number_of_workers(there: Transfers) -> None:
     there.hibali("config", "set", "sites.there.limits.workers", "2")
     process = there.hibali.start("push", there.source, "there:data", "--json")
-    assert len(wait_for(lambda: workers_of(process.pid) or process.poll() is not None)) in {1, 2}
+    workers = wait_for(lambda: workers_of(process.pid) or process.poll() is not None)
+    assert workers is not True, "the command ended without workers"
+    assert len(workers) in {1, 2}
     assert process.wait(120) == 0
     check_complete(there)
 

@@ -145,6 +145,12 @@ class Request:
         return min(site.limits.reconnect_seconds for site in (self.source.site, self.target.site))
 
     @property
+    def asked_workers(self) -> int:
+        """The most workers that the caller asked for, or the lower limit of both sites; 0 if neither says a number."""
+        limits = (self.source.site.limits.workers, self.target.site.limits.workers)
+        return self.workers or min((limit for limit in limits if limit), default=0)
+
+    @property
     def _bandwidth(self) -> int:
         both = (self.source.site.limits.bandwidth, self.target.site.limits.bandwidth)
         return min((rate for rate in both if rate), default=0)

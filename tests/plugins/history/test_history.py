@@ -145,8 +145,13 @@ def test_an_operation_is_shown_by_the_beginning_of_its_id(local_there: Transfers
     assert local_there.hibali(*show, "2", "--json", exit=2).last["code"] == "ambiguous-id"
 
 
-def test_limits_of_numbers_and_variables_in_paths(hibali: Any) -> None:
+def test_wrong_numbers_state_folders_and_paths_are_refused(hibali: Any) -> None:
     for words in (("--max-time", "9999999999d"), ("--last", "9" * 20)):
         assert words[0].encode() in hibali("history", *words, exit=2).err
+    for folder, code, ends in (
+        ("~nobody-of-that-name/state", "no-home", 2),
+        ("/proc/nowhere", "state-unwritable", 8),
+    ):
+        assert hibali("history", "--json", env={"HIBALI_STATE": folder}, exit=ends).last["code"] == code
     hibali("sites", "add", "there", "--local", "/", exit=0)
     assert hibali("history", "--path", "there:$X", "--json", exit=2).last["code"] == "variable-in-path"

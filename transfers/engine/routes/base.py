@@ -104,9 +104,8 @@ def _may_use_globus(endpoints: Endpoints) -> bool:
 
 def _may_use_workers(endpoints: Endpoints) -> bool:
     """Return whether several processes could move the files; the route counts them."""
-    if endpoints.request.workers:
-        return endpoints.request.workers > 1
-    return any(site.limits.workers for site in endpoints.sites) or len(os.sched_getaffinity(0)) >= _MANY_CORES
+    asked = endpoints.request.asked_workers
+    return asked > 1 if asked else len(os.sched_getaffinity(0)) >= _MANY_CORES
 
 
 # The routes in the order in which they are tried: the function that opens each, or returns None, or its name in the

@@ -48,21 +48,13 @@ def count_workers(files: int, size: int, most: int) -> int:
     return max(1, min(most, files // _FILES_PER_WORKER + size // _BYTES_PER_WORKER))
 
 
-def most_workers(request: Request) -> int:
-    """Return the most workers of a transfer: as many as asked for, as its sites allow, or as this machine and the logins feed."""
-    allowed = _limits_of(request)
-    if request.workers or allowed:
-        return request.workers or min(allowed)
+def suitable_workers(request: Request) -> int:
+    """Return the most workers of a transfer for which nobody asked for a number: by the cores of this machine and the logins."""
     most = min(_MOST_UNASKED, usable_cores() // _CORES_PER_WORKER)
     if most > _MOST_AMONG_OTHERS and is_shared_machine():
         most = _MOST_AMONG_OTHERS
     sites = request.source.site, request.target.site
     return min([most, *(_WORKERS_PER_LOGIN * site.ssh.logins for site in sites if site.ssh is not None)])
-
-
-def _limits_of(request: Request) -> list[int]:
-    workers = (site.limits.workers for site in (request.source.site, request.target.site))
-    return [limit for limit in workers if limit]
 
 
 def share_of(job: Job, count: int) -> Job:
@@ -81,7 +73,7 @@ class WorkersRoute(StreamRoute):
     """Move large transfers by workers, and the others, and what is sent again, in this process."""
 
     def __init__(self, job: Job, most: int, rate: int, on_event: Listener, *, asked: bool = True) -> None:
-        """`job` is without a ticket, and has the whole rate; workers that nobody `asked` for give way to further channels."""
+        """`job` is without a ticket, and has the whole rate. Unless workers were `asked` for, none start beside further channels."""
         super().__init__(rate, on_event)
         self._job = job
         self._most = most
@@ -130,14 +122,14 @@ def open_route(endpoints: Endpoints, recorder: Recorder) -> WorkersRoute | None:
     request, source, target = endpoints.request, endpoints.source, endpoints.target
     if request.chosen is not None or not all(_is_shared(store) for store in (source, target)):
         return None
-    most = most_workers(request)
+    asked = request.asked_workers
+    most = asked or suitable_workers(request)
     if most < 2:
         return None
     rate, attributes = request.lowest_rate, request.rules.xattrs
     to = request.paced(replace(request.target, confined=request.rules.delete))
     job = Job(request.paced(request.source), to, None, attributes=attributes, rate=rate)
-    asked = bool(request.workers or _limits_of(request))
-    return WorkersRoute(job, most, rate, recorder.on_event, asked=asked)
+    return WorkersRoute(job, most, rate, recorder.on_event, asked=bool(asked))
 
 
 def _is_shared(store: Source) -> bool:

@@ -20,7 +20,7 @@ from transfers.engine.request import Request
 from transfers.engine.routes import workers
 from transfers.engine.routes.stream import StreamRoute
 from transfers.engine.routes.worker import Job, Messages, sent_item
-from transfers.engine.routes.workers import count_workers, in_batches, most_workers, share_of
+from transfers.engine.routes.workers import count_workers, in_batches, share_of, suitable_workers
 from transfers.model.units import PACK_ITEMS, Item
 
 TOGETHER = 1000
@@ -76,13 +76,14 @@ def test_workers_suit_the_machine_and_the_logins_unless_asked_or_limited(
     site = replace(local_site(), limits=Limits(workers=allowed))
     if logins:
         site = replace(site, ssh=SshSettings(host="there", logins=logins))
-    assert (
-        most_workers(Request("push", here, Location(site, "/data", "there:/data"), workers=asked)) == expected
-    )
+    request = Request("push", here, Location(site, "/data", "there:/data"), workers=asked)
+    assert (request.asked_workers or suitable_workers(request)) == expected
 
 
 @pytest.mark.parametrize("asked", [False, True])
-def test_unasked_workers_give_way_to_further_channels(monkeypatch: pytest.MonkeyPatch, asked: bool) -> None:
+def test_no_workers_start_unasked_beside_further_channels(
+    monkeypatch: pytest.MonkeyPatch, asked: bool
+) -> None:
     """Over a long line both would need more sessions than an sshd allows."""
     shared = MagicMock(side_effect=InterruptedError)
     far = MagicMock(several_channels=True, share_writing=shared)
