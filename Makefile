@@ -11,7 +11,7 @@ help:
 	@echo "make globus-smoke  with a Globus account: log in, copy, verify, delete (CLIENT_ID= SOURCE= TARGET=; docs/globus.md)"
 	@echo "make test      all tests except the heavy ones, with real servers; as root, installs the Debian packages they need"
 	@echo "make test-all  every test"
-	@echo "make soak      kill and interrupt commands at random moments for an hour (MINUTES=60, KILLS=300, SEED=, JOBS=2, ONLY=)"
+	@echo "make soak      kill and interrupt commands at random moments for an hour (MINUTES=60, KILLS=300, SEED=, JOBS=2, ONLY=, WIDE=1)"
 	@echo "make check     style, types, layers, the remote agent's Python version, generated files"
 	@echo "make structure count lines, modules and floors, and trace what four commands load (OPTIONS=--help)"
 	@echo "make docs      regenerate completions/ and man/ from the commands, and build the HTML documentation in build/docs/html"
@@ -36,7 +36,8 @@ test-all:
 soak: environment
 	@$(PYTHON_HERE) -m tests.soak $(if $(MINUTES),--minutes $(MINUTES)) $(if $(KILLS),--kills $(KILLS)) \
 	    $(if $(SEED),--seed $(SEED)) $(if $(JOBS),--jobs $(JOBS)) $(if $(ONLY),--only $(ONLY)) \
-	    $(if $(OPERATIONS),--operations $(OPERATIONS)) $(if $(STORES),--stores $(STORES))
+	    $(if $(OPERATIONS),--operations $(OPERATIONS)) $(if $(STORES),--stores $(STORES)) \
+	    $(if $(WIDE),--wide)
 
 check: environment
 	$(BIN)/ruff check .
