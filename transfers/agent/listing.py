@@ -5,13 +5,12 @@ import hashlib
 import os
 import struct
 import zlib
-from bisect import bisect_left, bisect_right
-from itertools import islice
-from typing import Any, Iterable, Iterator, List, Optional, Tuple
+from typing import Any, Iterator, List, Optional, Tuple
 
 from transfers.agent import protocol
 from transfers.agent.journal import read_seeds
 from transfers.agent.lease import may_be_held
+from transfers.agent.prefetching import Folder, Prefetcher
 from transfers.agent.progress import step
 from transfers.agent.protocol import (
     IS_FILE,
@@ -27,85 +26,6 @@ from transfers.agent.protocol import (
 )
 from transfers.agent.safe_path import Root, record_of
 from transfers.agent.writing import with_attributes
-
-_RUN = 16 * 1024  # names sorted as objects, which take five times the memory of packed ones
-_CHUNK = 256  # names of each packed run that are objects while the runs are merged
-
-
-class Names(object):
-    """All names in a folder, folders with a trailing slash, read at once; raises OSError."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._packed: List[bytes] = []
-        self._names: List[bytes] = []
-        with _scan(descriptor) as entries:
-            while True:
-                step()
-                found = [_name(entry) for entry in islice(entries, _RUN)]
-                if not found:
-                    break
-                if self._names:
-                    self._packed.append(b"\0".join(self._names) + b"\0")
-                # encoded together, because a call for each takes as long as reading the folder
-                self._names = sorted(os.fsencode("\0".join(found)).split(b"\0"))
-
-    def __contains__(self, name: bytes) -> bool:
-        position = bisect_left(self._names, name)
-        if self._names[position : position + 1] == [name]:
-            return True
-        name += b"\0"
-        return any(packed.startswith(name) or b"\0" + name in packed for packed in self._packed)
-
-    def __iter__(self) -> Iterator[bytes]:
-        """Iterate in byte order."""
-        if not self._packed:
-            return iter(self._names)
-        return _merged([*map(_unpack, self._packed), iter([self._names])])
-
-
-def _scan(descriptor: int) -> Any:
-    """Scan a folder by its /proc path (proc(5)): Python 3.6 accepts no descriptor here."""
-    try:
-        return os.scandir(descriptor)
-    except TypeError:
-        return os.scandir("/proc/self/fd/{}/.".format(descriptor))
-
-
-def _name(entry: "os.DirEntry[str]") -> str:
-    try:
-        return entry.name + "/" if entry.is_dir(follow_symlinks=False) else entry.name
-    except OSError:
-        return entry.name  # the kind is determined later, when the name is visited
-
-
-def _unpack(packed: bytes) -> Iterator[List[bytes]]:
-    """Yield the names of a packed run in chunks."""
-    position = 0
-    while position < len(packed):
-        names = packed[position:].split(b"\0", _CHUNK)
-        rest = names.pop()
-        position = len(packed) - len(rest)
-        yield names
-
-
-def _merged(runs: List[Iterator[List[bytes]]]) -> Iterator[bytes]:
-    """Merge sorted runs: up to the lowest of the last names in their chunks, all names are known."""
-    chunks = [(next(run), run) for run in runs]
-    while chunks:
-        limit = min(names[-1] for names, _ in chunks)
-        ready: List[bytes] = []
-        left = []
-        for names, run in chunks:
-            count = bisect_right(names, limit)
-            ready += names[:count]
-            rest = names[count:] or next(run, [])
-            if rest:
-                left.append((rest, run))
-        ready.sort()
-        for name in ready:
-            yield name
-        chunks = left
-
 
 _SLASH, _DOT = b"/."
 
@@ -126,6 +46,7 @@ class Walk(object):
         self._root = root
         self._shallow = shallow
         self._attributes = attributes
+        self._prefetcher = Prefetcher(root, not shallow)
         self._seeds: List[bytes] = []
         self._seeds_in_use: List[bytes] = []
         self.count = 0
@@ -139,6 +60,13 @@ class Walk(object):
 
         Uses a stack because trees can be deeper than Python's recursion limit.
         """
+        try:
+            for run in self._runs():
+                yield run
+        finally:
+            self._prefetcher.close()
+
+    def _runs(self) -> Iterator[Run]:
         stack = [(b"", self._children(b""))]
         while stack:
             folder, children = stack[-1]
@@ -162,12 +90,14 @@ class Walk(object):
 
         Names are examined when they are reached.
         """
-        names = self._names(folder)
+        opened = self._open(folder)
+        if opened is None:
+            return
         inside_own = folder.rpartition(b"/")[2] == protocol.OWN_FOLDER
         above = folder + b"/" if folder else b""
         descriptor = None
         found: List[Record] = []
-        for name in names:
+        for name in self._prefetcher.names(opened):
             is_folder = name[-1] == _SLASH
             bare = name[:-1] if is_folder else name
             path = above + bare
@@ -177,7 +107,7 @@ class Walk(object):
                 descriptor = self._descriptor(folder, path)
                 if descriptor is None:
                     continue
-            record = self._examine(descriptor, bare, path, is_folder)
+            record = self._examine(opened, descriptor, bare, path, is_folder)
             if record is None:
                 continue
             if is_folder or len(found) == _MOST:
@@ -192,17 +122,17 @@ class Walk(object):
         if found:
             yield found
 
-    def _names(self, folder: bytes) -> Iterable[bytes]:
-        """Read a folder, and the seeds in its own folder of hibali; none if (a noted problem) it cannot be read."""
+    def _open(self, folder: bytes) -> Optional[Folder]:
+        """Read a folder, and the seeds in its own folder of hibali; None if (a noted problem) it cannot be read."""
         try:
-            names = Names(self._root.folder(folder))
+            opened = self._prefetcher.open(folder)
         except OSError as problem:
             if problem.errno not in _VANISHED or not folder:
                 self.problems.append((folder, problem_of(problem)))
-            return ()
-        if protocol.OWN_FOLDER + b"/" in names:
+            return None
+        if protocol.OWN_FOLDER + b"/" in opened.names:
             self._read_seeds_below(folder)
-        return names
+        return opened
 
     def _read_seeds_below(self, folder: bytes) -> None:
         """Read the seeds of a target below; partial files of a running client are not orphans."""
@@ -236,11 +166,19 @@ class Walk(object):
         if problem.errno not in _VANISHED:
             self.problems.append((path, problem_of(problem)))
 
-    def _examine(self, descriptor: int, name: bytes, path: bytes, is_folder: bool) -> Optional[Record]:  # noqa: FBT001  # one caller
+    def _examine(
+        self,
+        folder: Folder,
+        descriptor: int,
+        name: bytes,
+        path: bytes,
+        is_folder: bool,  # noqa: FBT001  # one caller
+    ) -> Optional[Record]:
         """Return the record of a name in an open folder; None if it vanished or (a noted problem) cannot be listed."""
         step()
         try:
-            record = record_of(path, os.stat(name, dir_fd=descriptor, follow_symlinks=False))
+            status = folder.found.pop(name, None) if folder.found else None
+            record = record_of(path, status or os.stat(name, dir_fd=descriptor, follow_symlinks=False))
             if record[1] == IS_LINK:
                 record = record._replace(link=os.fsencode(os.readlink(name, dir_fd=descriptor)))
         except OSError as problem:

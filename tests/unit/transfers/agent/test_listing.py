@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.agent_root import open_root
-from transfers.agent import listing as names
+from transfers.agent import names
 from transfers.agent.listing import Walk
 from transfers.agent.protocol import IS_FOLDER, problem_of
 from transfers.agent.safe_path import Root

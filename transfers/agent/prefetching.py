@@ -1,0 +1,174 @@
+"""Examine folders and names before a listing reaches them, in several threads, where the filesystem answers slowly.
+
+A metadata server takes as long for one name as for eight at a time (Lustre, NFS, CephFS). Whatever cannot be examined here, the
+listing examines itself, and reports.
+"""
+
+import contextlib
+import os
+import queue
+import time
+from collections import deque
+from itertools import chain, islice
+from typing import Any, Deque, Dict, Iterable, Iterator, List, Optional
+
+from transfers.agent.names import Names
+from transfers.agent.progress import step
+from transfers.agent.safe_path import Root
+
+_MOST_NAMES = 512  # examined at a time
+_THREADS = 8
+_FOLDERS = 8  # below one folder, examined ahead
+_MOST_FOLDERS = 32  # whose results wait at a time
+_SAMPLES = 8  # names whose examination is timed, at first and again later
+_SLOW_SECONDS = 100e-6  # for a name; a few microseconds if the kernel has it in memory
+
+Found = Dict[bytes, os.stat_result]
+
+
+class Folder(object):
+    """The names in a folder, and the status of those that were examined."""
+
+    def __init__(self, path: bytes, names: Names, found: Found) -> None:
+        self.path = path
+        self.names = names
+        self.found = found
+
+
+class _Below(object):
+    """The folders below one folder, in order: those that wait for a thread, and how many are visited ahead."""
+
+    def __init__(self) -> None:
+        self.waiting: Deque[bytes] = deque()
+        self.ahead = 0
+
+
+class Prefetcher(object):
+    """The threads of one listing, which opens folder after folder in order. Without `deep`, it lists one folder."""
+
+    def __init__(self, root: Root, deep: bool) -> None:  # noqa: FBT001  # Python 3.6 style
+        self._root = root
+        self._deep = deep
+        self._pool: Any = None  # none while the filesystem is fast
+        self._roots: queue.Queue[Root] = queue.Queue()
+        self._wanted = _SAMPLES  # of the next names
+        self._samples = self._slow = 0
+        self._below: Dict[bytes, _Below] = {}
+        self._visits: Dict[bytes, Any] = {}
+
+    def open(self, path: bytes) -> Folder:
+        """Return a folder, which may have been visited already; raises OSError."""
+        visit = self._visits.pop(path, None)
+        above = self._below.get(_parent(path))
+        if above is not None:
+            if visit is not None:
+                above.ahead -= 1
+            elif above.waiting and above.waiting[0] == path:
+                above.waiting.popleft()
+            self._go_ahead(_parent(path), above)
+        folder = visit.result() if visit is not None and not visit.cancel() else None
+        return folder or Folder(path, Names(self._root.folder(path)), {})
+
+    def names(self, folder: Folder) -> Iterator[bytes]:
+        """Return a folder's names in order, folders with a trailing slash; they are examined as they are taken."""
+        return chain.from_iterable(self._examined(folder))
+
+    def _examined(self, folder: Folder) -> Iterator[List[bytes]]:
+        names = iter(folder.names)
+        while True:
+            some = list(islice(names, _MOST_NAMES))
+            if not some:
+                return
+            if self._pool is None:
+                self._sample(folder, some[: self._wanted])
+            if self._pool is not None:
+                self._examine(folder, some)
+            yield some
+
+    def _sample(self, folder: Folder, names: List[bytes]) -> None:
+        """Examine some names only for the time that it takes, and start the threads if most took long."""
+        for name in names:
+            began = time.monotonic()
+            with contextlib.suppress(OSError):
+                os.stat(_bare(name), dir_fd=self._root.folder(folder.path), follow_symlinks=False)
+            self._slow += time.monotonic() - began > _SLOW_SECONDS
+            self._samples += 1
+        if self._samples >= _SAMPLES:
+            if self._slow > self._samples // 2:
+                self._start()
+            self._samples = self._slow = 0
+            self._wanted = 1
+
+    def close(self) -> None:
+        """End the threads."""
+        if self._pool is None:
+            return
+        for visit in self._visits.values():
+            visit.cancel()
+        self._pool.shutdown()
+        while not self._roots.empty():
+            self._roots.get().close()
+
+    def _start(self) -> None:
+        from concurrent.futures import ThreadPoolExecutor  # start-up: only for slow filesystems
+
+        self._pool = ThreadPoolExecutor(_THREADS)
+        for _ in range(_THREADS):
+            self._roots.put(self._root.clone())
+
+    def _examine(self, folder: Folder, names: List[bytes]) -> None:
+        """Examine these names, and let threads go ahead to the folders among them."""
+        below = [_bare(name) for name in names if name[-1:] == b"/"] if self._deep else []
+        if below:
+            level = self._below.setdefault(folder.path, _Below())
+            level.waiting.extend(folder.path + b"/" + name if folder.path else name for name in below)
+            self._go_ahead(folder.path, level)
+        unknown = [name for name in map(_bare, names) if name not in folder.found]
+        if len(unknown) < _THREADS:
+            return
+        with contextlib.suppress(OSError):
+            descriptor = self._root.folder(folder.path)
+            parts = [unknown[start::_THREADS] for start in range(_THREADS)]
+            for found in self._pool.map(lambda part: _stat_all(descriptor, part), parts):
+                folder.found.update(found)
+
+    def _go_ahead(self, path: bytes, below: _Below) -> None:
+        """Let threads visit the next folders below one."""
+        while below.waiting and below.ahead < _FOLDERS and len(self._visits) < _MOST_FOLDERS:
+            ahead = below.waiting.popleft()
+            self._visits[ahead] = self._pool.submit(self._visit, ahead)
+            below.ahead += 1
+        if not below.waiting and not below.ahead:
+            self._below.pop(path, None)
+
+    def _visit(self, path: bytes) -> Optional[Folder]:
+        root = self._roots.get()
+        try:
+            descriptor = root.folder(path)
+            names = Names(descriptor)
+            few = [_bare(name) for name in islice(names, _MOST_NAMES + 1)]
+            return Folder(path, names, _stat_all(descriptor, few) if len(few) <= _MOST_NAMES else {})
+        except Exception:  # noqa: BLE001  # the listing tries itself, and reports
+            return None
+        finally:
+            self._roots.put(root)
+
+
+def _parent(folder: bytes) -> bytes:
+    return folder.rpartition(b"/")[0]
+
+
+def _bare(name: bytes) -> bytes:
+    return name[:-1] if name.endswith(b"/") else name
+
+
+def _stat_all(descriptor: int, names: Iterable[bytes]) -> Found:
+    """Return what can be examined of these names in an open folder."""
+    found = {}
+    for name in names:
+        step()
+        try:
+            found[name] = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+        except OSError:  # the listing tries itself, and reports
+            continue
+    return found
