@@ -223,14 +223,11 @@ class _PartialFile(object):
         self._item = item
         self._hash = hashlib.sha256()
         self._name = name
-        self._parent = os.dup(root.parent(item["path"], make=True))
+        self._parent = root.parent(
+            item["path"], make=True
+        )  # nothing else is opened before this file is complete
         self.offset = 0
-        self._descriptor = -1
-        try:
-            self._descriptor = self._create()
-        except BaseException:
-            os.close(self._parent)
-            raise
+        self._descriptor = self._create()
 
     def _create(self) -> int:
         """Create the partial file and return its descriptor; one of an interrupted attempt, which is rare, is removed first."""
@@ -262,17 +259,13 @@ class _PartialFile(object):
         set_time(self._descriptor, self._item["mtime_ns"])
         staged = Staged(self._item, self._name, self._descriptor, found)
         self._descriptor = -1
-        os.close(self._parent)
         return staged
 
     def discard(self) -> None:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
-            try:
-                remove_partial(self._parent, self._name)
-            finally:
-                os.close(self._parent)
+            remove_partial(self._parent, self._name)
 
 
 def first_mode(item: Dict[str, Any], folder: bool = False) -> int:  # noqa: FBT001, FBT002  # Python 3.6 style

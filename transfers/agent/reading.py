@@ -32,6 +32,7 @@ class Reader(object):
         self._files: Dict[int, _OpenFile] = {}
         self._pieces: OrderedDict[int, _OpenFile] = OrderedDict()
         self._hashers: Any = None
+        self._hash_thread: Optional[_HashThread] = None
 
     def read_unit(self, unit: Dict[str, Any]) -> None:
         """Reply to one unit with DATA: a pack, the next segment, any piece of a file, or only the digest of a file."""
@@ -134,7 +135,11 @@ class Reader(object):
                 file = self._files[number] = _OpenFile(self._root, item)
             if file is None or file.offset != unit["offset"]:
                 raise ChangedError("an earlier segment failed")
-            file.read_into(buffer)
+            if len(buffer) > _CHUNK:
+                self._hash_thread = self._hash_thread or _HashThread()
+                file.read_beside(buffer, self._hash_thread)
+            else:
+                file.read_into(buffer)
             header["sizes"] = [len(buffer)]
             if file.offset >= item["size"]:
                 header["digests"] = [file.end()]
@@ -155,6 +160,29 @@ class Reader(object):
         self._pieces.clear()
 
 
+class _HashThread(object):
+    """Hashes pieces in the order in which they come."""
+
+    def __init__(self) -> None:
+        self._pieces: queue.Queue[Any] = queue.Queue()
+        threading.Thread(target=self._run, name="hash", daemon=True).start()
+
+    def hash(self, summed: Any, piece: memoryview) -> None:
+        """Hash a piece soon; it must not change before `finish`."""
+        self._pieces.put((summed, piece))
+
+    def finish(self) -> None:
+        """Wait until all pieces are hashed."""
+        self._pieces.join()
+
+    def _run(self) -> None:
+        while True:
+            summed, piece = self._pieces.get()
+            summed.update(piece)
+            del piece
+            self._pieces.task_done()
+
+
 class _OpenFile(object):
     """A source file, checked against the listing when opened and again after reading."""
 
@@ -162,15 +190,14 @@ class _OpenFile(object):
         self._item = item
         self._hash = hashlib.sha256()
         self.offset = 0
-        self._descriptor = root.open_file(item["path"])
+        self._descriptor, found = root.open_known_file(item["path"])
         try:
-            self._check()
+            self._check(found)
         except ChangedError:
             self.close()
             raise
 
-    def _check(self) -> None:
-        found = os.fstat(self._descriptor)
+    def _check(self, found: os.stat_result) -> None:
         if found.st_size != self._item["size"] or found.st_mtime_ns != self._item["mtime_ns"]:
             raise ChangedError("the file changed after it was listed")
         inode = self._item.get("inode")  # only for pieces, which no digest of the whole file protects
@@ -179,13 +206,22 @@ class _OpenFile(object):
 
     def read_into(self, buffer: memoryview) -> None:
         """Fill `buffer` with the next bytes; fewer bytes mean that the source changed."""
-        done = 0
-        while done < len(buffer):
-            chunk = buffer[done : done + _CHUNK]  # hashed while it is in the processor's cache
-            count = self._read(chunk)
-            self._hash.update(chunk[:count])
-            done += count
-        self.offset += done
+        while len(buffer):
+            count = self._read(buffer[:_CHUNK])
+            self._hash.update(buffer[:count])  # while it is in the processor's cache
+            self.offset += count
+            buffer = buffer[count:]
+
+    def read_beside(self, buffer: memoryview, hashing: "_HashThread") -> None:
+        """Do the same while another thread hashes, so that neither disk nor hash waits for the other."""
+        try:
+            while len(buffer):
+                count = self._read(buffer[:_CHUNK])
+                hashing.hash(self._hash, buffer[:count])
+                self.offset += count
+                buffer = buffer[count:]
+        finally:  # the buffer is used again
+            hashing.finish()
 
     def _read(self, buffer: memoryview) -> int:
         step()
@@ -200,7 +236,7 @@ class _OpenFile(object):
         done = 0
         while done < len(buffer):
             done += self._read(buffer[done:])
-        self._check()
+        self._check(os.fstat(self._descriptor))
 
     def hash_whole(self) -> str:
         """Return the sha256 of the whole file, in hexadecimal."""
@@ -216,7 +252,7 @@ class _OpenFile(object):
 
     def end(self) -> str:
         """Return the sha256 in hexadecimal, if the file is unchanged since the listing."""
-        self._check()
+        self._check(os.fstat(self._descriptor))
         return self._hash.hexdigest()
 
     def close(self) -> None:
@@ -267,9 +303,8 @@ def digest_file(
 
     Raises `BrokenPipeError` once the client is disconnected, so that hashing a large file stops.
     """
-    descriptor = root.open_file(path)
+    descriptor, before = root.open_known_file(path)
     try:
-        before = os.fstat(descriptor)
         summed = hashlib.sha256()
         os.lseek(descriptor, offset, os.SEEK_SET)
         left = length

@@ -169,12 +169,17 @@ class Root(object):
 
     def open_file(self, path: bytes) -> int:
         """Return a descriptor for reading a regular file; never waits for a FIFO; raises OSError."""
+        return self.open_known_file(path)[0]
+
+    def open_known_file(self, path: bytes) -> Tuple[int, os.stat_result]:
+        """Do the same, and return the file's status, too."""
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         descriptor = os.open(path.rpartition(b"/")[2], flags, dir_fd=self.parent(path))
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
             os.close(descriptor)
             raise OSError(errno.EINVAL, "not a regular file")
-        return descriptor
+        return descriptor, found
 
     def close(self) -> None:
         """Close all descriptors."""
