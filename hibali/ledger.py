@@ -119,6 +119,7 @@ class Journal:
         cut short in its first line was then damaged later.
         """
         self.path = path
+        self._lines: list[str] = []  # that are not written yet
         self._unsynced = 0
         try:
             if first:
@@ -131,12 +132,16 @@ class Journal:
         except OSError as problem:
             raise not_started(problem, path) from None
 
-    def append(self, record: dict[str, Any], *, durable: bool = False) -> None:
-        """Append one line; with `durable` it is on disk when this returns. Raises `IncompleteError`."""
-        line = line_of_json(record).encode("ascii") + b"\n"
+    def append(self, record: dict[str, Any], *, durable: bool = False, more: bool = False) -> None:
+        """Append one line; with `durable` it is on disk when this returns. Raises `IncompleteError`.
+
+        With `more`, the next line follows at once, and both are written together.
+        """
+        self._lines.append(line_of_json(record))
+        if more:
+            return
         try:
-            _write_all(self._descriptor, line)
-            self._unsynced += len(line)
+            self._write_lines()
             if durable or self._unsynced > _SYNC_EVERY:
                 os.fsync(self._descriptor)
                 self._unsynced = 0
@@ -147,10 +152,17 @@ class Journal:
                 subject=str(self.path),
             ) from None
 
+    def _write_lines(self) -> None:
+        lines, self._lines = self._lines, []
+        content = "".join(f"{line}\n" for line in lines).encode("ascii")
+        _write_all(self._descriptor, content)
+        self._unsynced += len(content)
+
     def close(self) -> None:
         """Sync and close; safe to call twice."""
         if self._descriptor >= 0:
             with contextlib.suppress(OSError):
+                self._write_lines()
                 os.fsync(self._descriptor)
             os.close(self._descriptor)
             self._descriptor = -1

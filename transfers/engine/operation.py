@@ -568,7 +568,10 @@ def record_result(recorder: Recorder, result: Committed) -> None:
     else:
         times = entry.mtime_ns, entry.mode
         recorder.record(
-            Moved(entry.path, entry.kind, entry.size, result.digest, result.verification, *times, result.etag)
+            Moved(
+                entry.path, entry.kind, entry.size, result.digest, result.verification, *times, result.etag
+            ),
+            more=result.more,
         )
 
 

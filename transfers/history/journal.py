@@ -199,12 +199,15 @@ class Recorder:
         stack.callback(progress.close)
         self.on_event = progress
 
-    def record(self, event: Event) -> None:
-        """Count, write and forward an event. Raises `IncompleteError` if the journal cannot be written."""
+    def record(self, event: Event, *, more: bool = False) -> None:
+        """Count, write and forward an event. Raises `IncompleteError` if the journal cannot be written.
+
+        With `more`, another event follows at once, and both are written together.
+        """
         self.receipt.count(event)
         line = _journal_line(event)
-        if line is not None:
-            self.append(line)
+        if line is not None and self._journal is not None:
+            self._journal.append(line, more=more)
         self.on_event(event)
 
     def fail(self, path: bytes, problem: Problem) -> None:

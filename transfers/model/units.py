@@ -114,6 +114,7 @@ class Committed:
     """The result for one item at the target: durable under its final name, or a `problem`.
 
     `digest` was computed or checked by the target over the received bytes; `verification` is the target's verification.
+    With `more`, further results of the same reply follow at once.
     """
 
     item: Item
@@ -121,6 +122,7 @@ class Committed:
     verification: Verification
     etag: str | None = None
     problem: Problem | None = None
+    more: bool = False
 
 
 @dataclass(frozen=True, slots=True)

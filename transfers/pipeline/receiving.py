@@ -115,15 +115,19 @@ class Sender:
 
     def _pack_committed(self, payload: Payload, done: list[int], failed: dict[int, Problem]) -> None:
         items = {item.number: position for position, item in enumerate(payload.unit.items)}
+        results = []
+        left = len(done) + len(failed)
         for number in [*done, *failed]:
             position = items.pop(number, None)
             if position is None:
                 raise self.connection.broken("committed an item that was not planned")
+            problem, left = failed.get(number), left - 1
+            digest, verification = payload.digests[position], Verification.DIGEST
+            if problem is not None:
+                digest, verification = None, Verification.NONE
             item = payload.unit.items[position]
-            if number in failed:
-                self.stream.failed(item, failed[number])
-            else:
-                self.stream.done(item, payload.digests[position])
+            results.append(Committed(item, digest, verification, problem=problem, more=left > 0))
+        self.stream.report(results)
 
 
 class Worker(Sender):
@@ -244,7 +248,7 @@ class LargeFile:
 
 
 _Value = TypeVar("_Value")
-_Result = Committed | BaseException | None
+_Result = Sequence[Committed] | BaseException | None
 
 
 class Receiver(ABC, Generic[_Value]):
@@ -284,7 +288,7 @@ class Receiver(ABC, Generic[_Value]):
             while (result := self._results.get()) is not None:
                 if isinstance(result, BaseException):
                     raise result
-                yield result
+                yield from result
         finally:
             self._window.stop()
             sending.join()
@@ -294,13 +298,17 @@ class Receiver(ABC, Generic[_Value]):
         self._started.wait()
         return self._partial_files.bytes_of(item)
 
+    def report(self, results: Sequence[Committed]) -> None:
+        """Report the results of one reply."""
+        self._results.put(results)
+
     def done(self, item: Item, digest: str | None) -> None:
         """Report an item that was committed under its final name."""
-        self._results.put(Committed(item, digest, Verification.DIGEST))
+        self.report([Committed(item, digest, Verification.DIGEST)])
 
     def failed(self, item: Item, problem: Problem) -> None:
         """Report an item that failed."""
-        self._results.put(Committed(item, None, Verification.NONE, problem=problem))
+        self.report([Committed(item, None, Verification.NONE, problem=problem)])
 
     def end_large(self, number: int) -> LargeFile | None:
         """Return a large file whose result arrived, once; None afterwards."""

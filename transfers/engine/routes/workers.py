@@ -227,8 +227,10 @@ class _Workers:
             while self._deal(batches):
                 worker, message = self._messages.get()
                 if isinstance(message, Answers):
+                    last = message.answers[-1][0]
                     for number, digest, verification, etag, problem in message.answers:
-                        yield Committed(worker.items.pop(number), digest, verification, etag, problem)
+                        item, more = worker.items.pop(number), number != last
+                        yield Committed(item, digest, verification, etag, problem, more)
                 elif isinstance(message, Ready):
                     worker.agents = message.agents
                 elif isinstance(message, Over):
