@@ -43,27 +43,30 @@ def identify(path: bytes, machine: str) -> Identity:
     """Describe the folder or file at an absolute path, which need not exist.
 
     `folders` has [device, inode, ctime in ns, owner, group, mode] of `/` and of each existing name on the path;
-    `exists` is True if all exist. `places` has the location of the folder itself, then of all mounts below it.
+    `missing` is how many names at its end do not exist. `places` has the location of the folder itself, then of all mounts below it.
     """
     real = os.path.realpath(path)
-    folders, exists = _folders(real)
+    folders, missing = _folders(real)
     try:
         with open(MOUNTS, "rb") as stream:
             mounts = read_mounts(stream.read(LONGEST))
     except OSError:
         mounts = []
-    return identity_of(machine, places_of(real, mounts), folders, exists)
+    return identity_of(machine, places_of(real, mounts), folders, missing)
 
 
 def identity_of(
     machine: str,
     places: List[Place],
     folders: Optional[List[List[int]]] = None,
-    exists: bool = False,  # noqa: FBT001, FBT002  # Python 3.6 style
+    missing: Optional[int] = None,
 ) -> Identity:
-    """Return an identity for JSON; places are compared only between identities with equal `machine`."""
+    """Return an identity for JSON; places are compared only between identities with equal `machine`.
+
+    `missing` is None for a path that does not exist, if the number of its missing names is not known.
+    """
     encoded = [[device, protocol.text_of(at), protocol.text_of(below)] for device, at, below in places]
-    return {"machine": machine, "places": encoded, "folders": folders or [], "exists": exists}
+    return {"machine": machine, "places": encoded, "folders": folders or [], "missing": missing}
 
 
 def child(identity: Identity, name: bytes) -> Identity:
@@ -81,9 +84,8 @@ def check_identity(identity: Identity) -> Identity:
     for folder in identity["folders"]:
         if len(folder) != 6 or not all(isinstance(value, int) for value in folder):
             raise ValueError("not a folder")
-    return identity_of(
-        str(identity["machine"]), _places(identity), list(identity["folders"]), bool(identity["exists"])
-    )
+    missing = None if identity["missing"] is None else int(identity["missing"])
+    return identity_of(str(identity["machine"]), _places(identity), list(identity["folders"]), missing)
 
 
 def _places(identity: Identity) -> List[Place]:
@@ -98,15 +100,16 @@ def mounts_below(identity: Identity) -> List[bytes]:
     return [below for _, _, below in _places(identity)[1:]]
 
 
-def _folders(real: bytes) -> Tuple[List[List[int]], bool]:
+def _folders(real: bytes) -> Tuple[List[List[int]], int]:
     found = []  # type: List[List[int]]
     at = b"/"
-    for name in [b""] + [name for name in real.split(b"/") if name]:
+    names = [b""] + [name for name in real.split(b"/") if name]
+    for position, name in enumerate(names):
         at = os.path.join(at, name) if name else at
         try:
             status = os.lstat(at)
         except OSError:
-            return found, False
+            return found, len(names) - position
         found.append(
             [
                 status.st_dev,
@@ -117,7 +120,7 @@ def _folders(real: bytes) -> Tuple[List[List[int]], bool]:
                 status.st_mode,
             ]
         )
-    return found, True
+    return found, 0
 
 
 def read_mounts(content: bytes) -> List[Mount]:
@@ -173,8 +176,8 @@ def _by_folders(one: Identity, other: Identity) -> Optional[str]:
     first, last = (0, 2) if known else (1, 6)
     ones = [tuple(folder[first:last]) for folder in one["folders"]]
     others = [tuple(folder[first:last]) for folder in other["folders"]]
-    inside = bool(others) and other["exists"] and others[-1] in ones
-    around = bool(ones) and one["exists"] and ones[-1] in others
+    inside = bool(others) and other["missing"] == 0 and others[-1] in ones
+    around = bool(ones) and one["missing"] == 0 and ones[-1] in others
     return _named(inside, around)
 
 

@@ -222,7 +222,7 @@ class _Opener(ViewOpener):
         self._to_close.append(plain)
         plain.become_target()
         if plain.stat() is None:
-            check_root_exists(location, plain, self.open)
+            check_root_exists(location, plain, self.open, plain.missing_names())
         known = _known_roots(request, plain)
         if known is not None:
             known.check(location, plain)

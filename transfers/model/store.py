@@ -455,6 +455,10 @@ class Store(Source):
         """Return all identities of the root, to compare with those of other stores (transfers.planning.overlap)."""
         return []
 
+    def missing_names(self) -> int | None:
+        """Return how many of the last names of the root's path do not exist; None if that would need a request."""
+        return None
+
     def identify(self, paths: Sequence[bytes]) -> Sequence[Identity | None]:
         """Identify folders, given as in config.toml; None if the variable of a path is not set there."""
         del paths

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
@@ -75,22 +76,27 @@ def mounted_error(path: bytes, subject: str) -> RefusedError:
     )
 
 
-def check_root_exists(target: Location, store: Store, open_place: Callable[[Location], Store]) -> None:
+def check_root_exists(
+    target: Location, store: Store, open_place: Callable[[Location], Store], missing: int | None = None
+) -> None:
     """Raise `NotFoundError` if the configured root of a target does not exist: it may not be mounted, or is misspelled.
 
     Args:
         target: a folder that does not exist.
-        store: the opened target.
+        store: a store of the target's site.
         open_place: opens the root where the store is not on a host.
+        missing: how many of the last names of the target do not exist, if that is known already.
     """
     roots = [(path, name) for name, path in target.site.roots.items() if _is_below(target, path)]
     if target.typed_local or not store.facts.folders or not roots:
         return
     path, name = max(roots, key=lambda root: len(root[0]))
     root = path.encode("utf-8", "surrogateescape")
+    if missing is not None and missing <= _count_names(target.raw) - _count_names(root):
+        return
     if store.can(Store.identify):
         found = store.identify([root])[0]
-        exists = found is None or found["exists"]
+        exists = found is None or found["missing"] == 0
     else:
         with closing(open_place(path_at(target.site, root))) as opened:
             exists = opened.stat() is not None
@@ -101,6 +107,10 @@ def check_root_exists(target: Location, store: Store, open_place: Callable[[Loca
             subject=target.text,
             hint=f"To create it: hibali mkdir {target.site.name}:@{name}",
         )
+
+
+def _count_names(path: bytes) -> int:
+    return len([name for name in os.path.normpath(path).split(b"/") if name])
 
 
 def is_root(location: Location) -> bool:

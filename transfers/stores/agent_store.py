@@ -269,6 +269,11 @@ class PosixStore(Store):
         """See Store."""
         return [self._identity]
 
+    def missing_names(self) -> int | None:
+        """See Store."""
+        missing: int | None = self._identity["missing"]
+        return missing
+
     def identify(self, paths: Sequence[bytes]) -> Sequence[Identity | None]:
         """See Store."""
         values = [protocol.text_of(path) for path in paths]

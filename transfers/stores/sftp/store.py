@@ -330,7 +330,7 @@ class SftpStore(Store):
 
     def _identity_of(self, machine: str, path: bytes, table: list[Mount]) -> Identity:
         exists = self._client.stat(path, follow=True) is not None
-        return identity_of(machine, places_of(path, table), exists=exists)
+        return identity_of(machine, places_of(path, table), missing=0 if exists else None)
 
     def _account(self) -> str:
         login = self._client.channel.login

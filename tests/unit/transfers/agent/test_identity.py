@@ -97,10 +97,10 @@ def test_recognize_shared_folder_of_two_machines_by_inode_and_ctime(tmp_path: Pa
     "wrong",
     [
         {"machine": "m"},
-        {"machine": "m", "places": [["8:1", "a", ""]], "folders": [], "exists": True},
-        {"machine": "m", "places": [["8:1", "/a"]], "folders": [], "exists": True},
-        {"machine": "m", "places": [], "folders": [[1, 2]], "exists": True},
-        {"machine": "m", "places": [], "folders": [["1"] * 6], "exists": True},
+        {"machine": "m", "places": [["8:1", "a", ""]], "folders": [], "missing": 0},
+        {"machine": "m", "places": [["8:1", "/a"]], "folders": [], "missing": 0},
+        {"machine": "m", "places": [], "folders": [[1, 2]], "missing": 0},
+        {"machine": "m", "places": [], "folders": [["1"] * 6], "missing": 0},
     ],
 )
 def test_reject_malformed_identity(wrong: Identity) -> None:
