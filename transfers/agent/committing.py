@@ -6,7 +6,7 @@ import hashlib
 import os
 import stat
 import threading
-from typing import Any, Callable, Dict, List, NamedTuple, Optional
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from transfers.agent import protocol
 from transfers.agent.acl import path_in, set_first_bits, set_like
@@ -26,6 +26,7 @@ from transfers.agent.protocol import (
 )
 from transfers.agent.reading import digest_file
 from transfers.agent.safe_path import Root, split_path
+from transfers.agent.threads import FileThreads
 from transfers.agent.writing import set_attributes, sync_files, sync_folders, write_at
 
 
@@ -105,7 +106,12 @@ class Writer(object):
         self._root = root
         self._seed = seed
         self._attempt = attempt
+        self._threads = FileThreads(root)
         self.left = False
+
+    def close(self) -> None:
+        """End the threads."""
+        self._threads.close()
 
     def remove_earlier(self, path: bytes) -> None:
         """Remove the partial files of `path` that earlier attempts left; if one still runs, its rename fails."""
@@ -128,20 +134,30 @@ class Writer(object):
             or min(sizes or [0]) < 0
         ):
             raise ProtocolError("data for a unit that was not planned")
-        outcomes = []
+        outcomes: Dict[int, Outcome] = {}
+        files = []
         view = memoryview(body)
         position = 0
         for index, item in enumerate(items):
             content = view[position : position + sizes[index]]
             position += sizes[index]
             problem = data["problems"].get(str(index))
-            if problem is None:
-                outcomes.append(self._stage(item, content, data["digests"][index]))
-            else:
-                outcomes.append(Outcome(item["number"], None, problem))
-        return outcomes
+            if problem is not None:
+                outcomes[index] = Outcome(item["number"], None, problem)
+            elif item["kind"] == "f":
+                files.append((index, item, content, data["digests"][index]))
+            else:  # folders before what is in them
+                outcomes[index] = self._stage(self._root, item, content, None)
+        staged = self._threads.map(self._stage_files, files, position)
+        outcomes.update((index, outcome) for (index, *_), outcome in zip(files, staged))
+        return [outcomes[index] for index in range(len(items))]
 
-    def _stage(self, item: Dict[str, Any], content: memoryview, digest: Optional[str]) -> Outcome:
+    def _stage_files(
+        self, root: Root, files: Sequence[Tuple[int, Dict[str, Any], memoryview, Optional[str]]]
+    ) -> List[Outcome]:
+        return [self._stage(root, item, content, digest) for _, item, content, digest in files]
+
+    def _stage(self, root: Root, item: Dict[str, Any], content: memoryview, digest: Optional[str]) -> Outcome:
         number = item["number"]
         try:
             if item["kind"] == "d":
@@ -154,7 +170,7 @@ class Writer(object):
                 return Outcome(number, self._stage_link(item), None)
             if item["kind"] == "h":
                 return Outcome(number, self._stage_name(item), None)
-            file = _PartialFile(self._root, item, self._partial(item["path"], self._attempt))
+            file = _PartialFile(root, item, self._partial(item["path"], self._attempt))
             try:
                 file.append(content)
                 return Outcome(number, file.finish(digest), None)
@@ -332,7 +348,7 @@ def is_same_file(folder: int, first: bytes, second: bytes) -> bool:
 
 
 class Committer(object):
-    """Makes staged items durable and renames them. Used by one thread only.
+    """Makes staged items durable and renames them. Used by one thread only, and uses others where that is slow.
 
     `left` says that partial files may be left, for the next run to remove.
     """
@@ -340,6 +356,7 @@ class Committer(object):
     def __init__(self, root: Root, seed: bytes) -> None:
         self._root = root
         self._seed = seed
+        self._threads = FileThreads(root)
         self.aside: List[bytes] = []
         self.left = False
 
@@ -347,6 +364,18 @@ class Committer(object):
         """Return one result per item: {"number", "digest", "problem"}; reported files are on disk."""
         staged = [outcome.staged for outcome in outcomes if outcome.staged is not None]
         failures = sync_files([one.descriptor for one in staged if one.descriptor >= 0])
+
+        def name_all(root: Root, some: Sequence[Outcome]) -> List[Dict[str, Any]]:
+            return self._name_all(root, some, failures)
+
+        if any(one.item["clear"] or one.item["kind"] == "h" for one in staged):
+            return name_all(self._root, outcomes)
+        return self._threads.map(name_all, outcomes)
+
+    def _name_all(
+        self, root: Root, outcomes: Sequence[Outcome], failures: Dict[int, Problem]
+    ) -> List[Dict[str, Any]]:
+        """Give items their final names, and make these durable: in the folders of this root."""
         results: List[Dict[str, Any]] = []
         folders: Dict[bytes, List[int]] = {}
         for outcome in outcomes:
@@ -355,20 +384,19 @@ class Committer(object):
             if one is not None:
                 problem = failures.get(one.descriptor)
                 if problem is not None:
-                    self._discard(one, one.item["path"])
+                    self._discard(root, one)
                 else:
-                    problem = self._place(one)
+                    problem = self._place(root, one)
                 if problem is None:
                     folder = one.item["path"].rpartition(b"/")[0]
                     folders.setdefault(folder, []).append(len(results))
             results.append(
                 {"number": outcome.number, "digest": one.digest if one else None, "problem": problem}
             )
-        for one in staged:
-            if one.descriptor >= 0:
-                os.close(one.descriptor)
-                one.descriptor = -1
-        for folder, problem in sync_folders(self._root, sorted(folders)).items():
+        for outcome in outcomes:
+            if outcome.staged is not None:
+                _close(outcome.staged)
+        for folder, problem in sync_folders(root, sorted(folders)).items():
             for index in folders[folder]:
                 results[index]["problem"] = problem
         return results
@@ -378,33 +406,35 @@ class Committer(object):
         for outcome in outcomes:
             one = outcome.staged
             if one is not None:
-                self._discard(one, one.item["path"])
-                if one.descriptor >= 0:
-                    os.close(one.descriptor)
-                    one.descriptor = -1
+                self._discard(self._root, one)
+                _close(one)
 
-    def _place(self, one: Staged) -> Optional[Problem]:
+    def close(self) -> None:
+        """End the threads."""
+        self._threads.close()
+
+    def _place(self, root: Root, one: Staged) -> Optional[Problem]:
         """Rename to the final name; first move a folder away if the plan says so."""
         path = one.item["path"]
         name = path.rpartition(b"/")[2]
         try:
-            parent = self._root.parent(path)
+            parent = root.parent(path)
             if one.partial is None:
                 return None
             if one.item["kind"] == "h" and is_same_file(parent, one.partial, name):
                 # rename(2) would keep both names
-                self._discard(one, path)
+                self._discard(root, one)
                 return None
-            changed = check_expected(self._root, one.item)
+            changed = check_expected(root, one.item)
             if changed is not None:
-                self._discard(one, path)
+                self._discard(root, one)
                 # The reply to an earlier attempt may have been lost with its channel.
-                return None if is_up_to_date(self._root, one.item, one.digest) else changed
+                return None if is_up_to_date(root, one.item, one.digest) else changed
             if one.item["clear"]:
                 self._move_folder_aside(path, name, parent)
             os.rename(one.partial, name, src_dir_fd=parent, dst_dir_fd=parent)
         except (OSError, UnsafeNameError) as problem:
-            self._discard(one, path)
+            self._discard(root, one)
             return problem_of(problem)
         return None
 
@@ -421,10 +451,16 @@ class Committer(object):
         os.rename(name, aside.rpartition(b"/")[2], src_dir_fd=parent, dst_dir_fd=parent)
         self.aside.append(aside)
 
-    def _discard(self, one: Staged, path: bytes) -> None:
+    def _discard(self, root: Root, one: Staged) -> None:
         """Remove a partial file; set `left` also if it is not found: its folder may have been replaced."""
         if one.partial is not None:
             try:
-                os.unlink(one.partial, dir_fd=self._root.parent(path))
+                os.unlink(one.partial, dir_fd=root.parent(one.item["path"]))
             except (OSError, UnsafeNameError):
                 self.left = True
+
+
+def _close(one: Staged) -> None:
+    if one.descriptor >= 0:
+        os.close(one.descriptor)
+        one.descriptor = -1

@@ -1,12 +1,10 @@
 """Examine folders and names before a listing reaches them, in several threads, where the filesystem answers slowly.
 
-A metadata server takes as long for one name as for eight at a time (Lustre, NFS, CephFS). Whatever cannot be examined here, the
-listing examines itself, and reports.
+Whatever cannot be examined here, the listing examines itself, and reports.
 """
 
 import contextlib
 import os
-import queue
 import time
 from collections import deque
 from itertools import chain, islice
@@ -15,9 +13,9 @@ from typing import Any, Deque, Dict, Iterable, Iterator, List, Optional
 from transfers.agent.names import Names
 from transfers.agent.progress import step
 from transfers.agent.safe_path import Root
+from transfers.agent.threads import THREADS, RootThreads
 
 _MOST_NAMES = 512  # examined at a time
-_THREADS = 8
 _FOLDERS = 8  # below one folder, examined ahead
 _MOST_FOLDERS = 32  # whose results wait at a time
 _SAMPLES = 8  # names whose examination is timed, at first and again later
@@ -49,8 +47,7 @@ class Prefetcher(object):
     def __init__(self, root: Root, deep: bool) -> None:  # noqa: FBT001  # Python 3.6 style
         self._root = root
         self._deep = deep
-        self._pool: Any = None  # none while the filesystem is fast
-        self._roots: queue.Queue[Root] = queue.Queue()
+        self._threads: Optional[RootThreads] = None  # none while the filesystem is fast
         self._wanted = _SAMPLES  # of the next names
         self._samples = self._slow = 0
         self._below: Dict[bytes, _Below] = {}
@@ -60,12 +57,12 @@ class Prefetcher(object):
         """Return a folder, which may have been visited already; raises OSError."""
         visit = self._visits.pop(path, None)
         above = self._below.get(_parent(path))
-        if above is not None:
+        if above is not None and self._threads is not None:
             if visit is not None:
                 above.ahead -= 1
             elif above.waiting and above.waiting[0] == path:
                 above.waiting.popleft()
-            self._go_ahead(_parent(path), above)
+            self._go_ahead(self._threads, _parent(path), above)
         folder = visit.result() if visit is not None and not visit.cancel() else None
         return folder or Folder(path, Names(self._root.folder(path)), {})
 
@@ -79,10 +76,10 @@ class Prefetcher(object):
             some = list(islice(names, _MOST_NAMES))
             if not some:
                 return
-            if self._pool is None:
+            if self._threads is None:
                 self._sample(folder, some[: self._wanted])
-            if self._pool is not None:
-                self._examine(folder, some)
+            if self._threads is not None:
+                self._examine(self._threads, folder, some)
             yield some
 
     def _sample(self, folder: Folder, names: List[bytes]) -> None:
@@ -95,63 +92,53 @@ class Prefetcher(object):
             self._samples += 1
         if self._samples >= _SAMPLES:
             if self._slow > self._samples // 2:
-                self._start()
+                self._threads = RootThreads(self._root)
             self._samples = self._slow = 0
             self._wanted = 1
 
     def close(self) -> None:
         """End the threads."""
-        if self._pool is None:
+        if self._threads is None:
             return
         for visit in self._visits.values():
             visit.cancel()
-        self._pool.shutdown()
-        while not self._roots.empty():
-            self._roots.get().close()
+        self._threads.close()
 
-    def _start(self) -> None:
-        from concurrent.futures import ThreadPoolExecutor  # start-up: only for slow filesystems
-
-        self._pool = ThreadPoolExecutor(_THREADS)
-        for _ in range(_THREADS):
-            self._roots.put(self._root.clone())
-
-    def _examine(self, folder: Folder, names: List[bytes]) -> None:
+    def _examine(self, threads: RootThreads, folder: Folder, names: List[bytes]) -> None:
         """Examine these names, and let threads go ahead to the folders among them."""
         below = [_bare(name) for name in names if name[-1:] == b"/"] if self._deep else []
         if below:
             level = self._below.setdefault(folder.path, _Below())
             level.waiting.extend(folder.path + b"/" + name if folder.path else name for name in below)
-            self._go_ahead(folder.path, level)
+            self._go_ahead(threads, folder.path, level)
         unknown = [name for name in map(_bare, names) if name not in folder.found]
-        if len(unknown) < _THREADS:
+        if len(unknown) < THREADS:
             return
         with contextlib.suppress(OSError):
             descriptor = self._root.folder(folder.path)
-            parts = [unknown[start::_THREADS] for start in range(_THREADS)]
-            for found in self._pool.map(lambda part: _stat_all(descriptor, part), parts):
+            parts = [unknown[start::THREADS] for start in range(THREADS)]
+            for found in threads.map(lambda _, part: _stat_all(descriptor, part), parts):
                 folder.found.update(found)
 
-    def _go_ahead(self, path: bytes, below: _Below) -> None:
+    def _go_ahead(self, threads: RootThreads, path: bytes, below: _Below) -> None:
         """Let threads visit the next folders below one."""
         while below.waiting and below.ahead < _FOLDERS and len(self._visits) < _MOST_FOLDERS:
             ahead = below.waiting.popleft()
-            self._visits[ahead] = self._pool.submit(self._visit, ahead)
+            self._visits[ahead] = threads.submit(_visit, ahead)
             below.ahead += 1
         if not below.waiting and not below.ahead:
             self._below.pop(path, None)
 
-    def _visit(self, path: bytes) -> Optional[Folder]:
-        root = self._roots.get()
-        try:
-            descriptor = root.folder(path)
-            names = Names(descriptor)
-            few = [_bare(name) for name in islice(names, _MOST_NAMES + 1)]
-            return Folder(path, names, _stat_all(descriptor, few) if len(few) <= _MOST_NAMES else {})
-        except Exception:  # noqa: BLE001  # the listing tries itself, and reports
-            return None
-        finally:
-            self._roots.put(root)
+
+def _visit(root: Root, path: bytes) -> Optional[Folder]:
+    """Read a folder, and examine its names if they are few."""
+    try:
+        descriptor = root.folder(path)
+        names = Names(descriptor)
+        few = [_bare(name) for name in islice(names, _MOST_NAMES + 1)]
+        return Folder(path, names, _stat_all(descriptor, few) if len(few) <= _MOST_NAMES else {})
+    except Exception:  # noqa: BLE001  # the listing tries itself, and reports
+        return None
 
 
 def _parent(folder: bytes) -> bytes:

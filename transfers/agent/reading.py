@@ -8,12 +8,13 @@ import os
 import queue
 import threading
 from collections import OrderedDict
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, TypeVar
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, TypeVar
 
 from transfers.agent import protocol
 from transfers.agent.progress import step, working
 from transfers.agent.protocol import ChangedError, Outlet, Problem, UnsafeNameError, problem_of, without_zeros
 from transfers.agent.safe_path import Root
+from transfers.agent.threads import FileThreads, RootThreads
 
 _CHUNK = 1024 * 1024
 _HASHERS = 2  # for digests of whole files while their pieces are sent
@@ -33,6 +34,7 @@ class Reader(object):
         self._pieces: OrderedDict[int, _OpenFile] = OrderedDict()
         self._hashers: Any = None
         self._hash_thread: Optional[_HashThread] = None
+        self._threads = FileThreads(root)
 
     def read_unit(self, unit: Dict[str, Any]) -> None:
         """Reply to one unit with DATA: a pack, the next segment, any piece of a file, or only the digest of a file."""
@@ -101,27 +103,21 @@ class Reader(object):
 
     def _read_pack(self, unit: Dict[str, Any], buffer: memoryview) -> Dict[str, Any]:
         done = 0
-        sizes: List[int] = []
-        digests: List[Any] = []
-        problems: Dict[str, Problem] = {}
-        for position, item in enumerate(unit["items"]):
-            size = 0
-            digest = None
-            if item["kind"] == "f":
-                try:
-                    digest = self._read_whole(item, buffer[done : done + item["size"]])
-                    size = item["size"]
-                except (OSError, UnsafeNameError, ChangedError) as problem:
-                    problems[str(position)] = problem_of(problem)
-            sizes.append(size)
-            digests.append(digest)
+        planned = []
+        for item in unit["items"]:
+            size = item["size"] if item["kind"] == "f" else 0
+            planned.append((item, buffer[done : done + size]))
             done += size
-        return {"unit": unit["unit"], "sizes": sizes, "digests": digests, "problems": problems}
-
-    def _read_whole(self, item: Dict[str, Any], buffer: memoryview) -> str:
-        with _OpenFile(self._root, item) as file:
-            file.read_into(buffer)
-            return file.end()
+        read = self._threads.map(_read_files, planned, done)
+        header = {
+            "unit": unit["unit"],
+            "sizes": [0 if problem else len(content) for (_, content), (_, problem) in zip(planned, read)],
+            "digests": [digest for digest, _ in read],
+            "problems": {str(position): problem for position, (_, problem) in enumerate(read) if problem},
+        }
+        if header["problems"]:
+            _close_up(buffer, planned, header["sizes"])
+        return header
 
     def _read_segment(self, unit: Dict[str, Any], buffer: memoryview) -> Dict[str, Any]:
         item = unit["items"][0]
@@ -158,6 +154,35 @@ class Reader(object):
             file.close()
         self._files.clear()
         self._pieces.clear()
+        self._threads.close()
+
+
+def _read_files(
+    root: Root, planned: Sequence[Tuple[Dict[str, Any], memoryview]]
+) -> List[Tuple[Optional[str], Optional[Problem]]]:
+    """Read small files into their buffers; return digest and problem of each, and neither for other items."""
+    found: List[Tuple[Optional[str], Optional[Problem]]] = []
+    for item, buffer in planned:
+        if item["kind"] != "f":
+            found.append((None, None))
+            continue
+        try:
+            with _OpenFile(root, item) as file:
+                file.read_into(buffer)
+                found.append((file.end(), None))
+        except (OSError, UnsafeNameError, ChangedError) as problem:
+            found.append((None, problem_of(problem)))
+    return found
+
+
+def _close_up(
+    buffer: memoryview, planned: Sequence[Tuple[Dict[str, Any], memoryview]], sizes: Sequence[int]
+) -> None:
+    """Move the contents together where a file could not be read."""
+    done = 0
+    for (_, content), size in zip(planned, sizes):
+        buffer[done : done + size] = bytes(content[:size])
+        done += size
 
 
 class _HashThread(object):
@@ -275,25 +300,11 @@ def map_in_threads(
     root: Root, work: Callable[[Root, _Item], _Result], items: Iterable[_Item]
 ) -> Iterator[_Result]:
     """Yield `work(root, item)` for each item, in order; each of several threads has its own root."""
-    from concurrent.futures import ThreadPoolExecutor  # start-up: only for this request
-
-    roots: queue.Queue[Root] = queue.Queue()
-    for _ in range(_DIGEST_THREADS):
-        roots.put(root.clone())
-
-    def run(item: _Item) -> _Result:
-        own = roots.get()
-        try:
-            return work(own, item)
-        finally:
-            roots.put(own)
-
+    threads = RootThreads(root, _DIGEST_THREADS)
     try:
-        with ThreadPoolExecutor(_DIGEST_THREADS) as pool:
-            yield from pool.map(run, items)
+        yield from threads.map(work, items)
     finally:
-        while not roots.empty():
-            roots.get().close()
+        threads.close()
 
 
 def digest_file(

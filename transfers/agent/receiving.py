@@ -105,6 +105,8 @@ class PackReceiver(object):
     def _join(self) -> None:
         self._queue.put(None)
         self._thread.join()
+        self._writer.close()
+        self._committer.close()
 
     def _end(self) -> None:
         """Remove the folders that were moved aside."""

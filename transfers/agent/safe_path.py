@@ -73,14 +73,15 @@ class Root(object):
     `path` is the absolute path of the folder where its replacement must be noticed.
     """
 
-    def __init__(self, descriptor: int, path: bytes = b"") -> None:
+    def __init__(self, descriptor: int, path: bytes = b"", most_open: int = _MOST_OPEN) -> None:
         self.descriptor = descriptor
         self.path = path
+        self._most_open = most_open
         self._open: OrderedDict[bytes, int] = OrderedDict()
 
-    def clone(self) -> "Root":
-        """Return the same folder for another thread."""
-        return Root(os.dup(self.descriptor), self.path)
+    def clone(self, most_open: int = _MOST_OPEN) -> "Root":
+        """Return the same folder for another thread, which keeps so many folders open."""
+        return Root(os.dup(self.descriptor), self.path, most_open)
 
     def leads_to(self, folder: bytes = b"") -> bool:
         """Return whether the path of a folder below (b"": of the root) still leads to the folder that was opened.
@@ -138,7 +139,7 @@ class Root(object):
     def _cache_folder(self, key: bytes, descriptor: int) -> None:
         self._open[key] = descriptor
         # The newest are parents of the folder in use: only older ones may be closed.
-        while len(self._open) > _MOST_OPEN + key.count(b"/"):
+        while len(self._open) > self._most_open + key.count(b"/"):
             os.close(self._open.popitem(last=False)[1])
 
     def forget(self, path: bytes) -> None:

@@ -79,6 +79,7 @@ class ThirdPartyFiles(object):
         outcomes = list(map_in_threads(self._root, stage, items))
         committer = Committer(self._root, self._seed)
         results = committer.commit(outcomes)
+        committer.close()
         self.left = self.left or committer.left
         problems: Dict[str, Problem] = {}
         for position, (item, result) in enumerate(zip(items, results)):

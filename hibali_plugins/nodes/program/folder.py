@@ -186,6 +186,8 @@ class FolderTarget(object):
 
     def close(self) -> None:
         """Close all files."""
+        self._writer.close()
+        self._committer.close()
         self._root.close()
 
 

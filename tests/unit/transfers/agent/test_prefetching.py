@@ -16,6 +16,7 @@ from transfers.agent import prefetching
 from transfers.agent.listing import Walk
 from transfers.agent.protocol import Record
 from transfers.agent.safe_path import Root
+from transfers.agent.threads import THREADS
 
 _SLOW = 0.0005  # seconds for a name
 
@@ -104,8 +105,8 @@ def test_names_of_a_slow_filesystem_are_examined_in_several_threads(
     found, walk = listed(root, shallow=shallow)
     assert found == expected
     assert (walk.count, walk.problems) == (before.count, [])
-    assert slow.most <= prefetching._THREADS + 1
-    assert shallow or slow.most > prefetching._THREADS // 2
+    assert slow.most <= THREADS + 1
+    assert shallow or slow.most > THREADS // 2
     assert not [thread for thread in threading.enumerate() if "ThreadPool" in thread.name]
 
 

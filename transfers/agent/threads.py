@@ -1,0 +1,84 @@
+"""Work in several threads below one folder, where the filesystem answers slowly.
+
+A metadata server takes as long for one file as for eight at a time (Lustre, NFS, CephFS).
+"""
+
+import queue
+import time
+from typing import Any, Callable, Iterable, Iterator, List, Optional, Sequence, TypeVar
+
+from transfers.agent.safe_path import Root
+
+THREADS = 8
+_MOST_OPEN = 8  # folders of a thread: some hosts let a process open no more than 1024 files
+_LEAST = 16  # files whose time tells
+_SLOW_SECONDS = 300e-6  # for a file; about 30 microseconds if the kernel has its folder in memory
+_SLOW_BYTES = 400e6  # in a second, beside that
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+
+
+class RootThreads(object):
+    """Threads, each with a root of its own: a root is for one thread."""
+
+    def __init__(self, root: Root, count: int = THREADS) -> None:
+        from concurrent.futures import ThreadPoolExecutor  # start-up: only where threads are used
+
+        self._pool = ThreadPoolExecutor(count)
+        self._roots: queue.Queue[Root] = queue.Queue()
+        for _ in range(count):
+            self._roots.put(root.clone(_MOST_OPEN))
+
+    def submit(self, work: Callable[[Root, Any], Any], item: Any) -> Any:
+        """Start `work(root, item)`; return its future."""
+        return self._pool.submit(self._run, work, item)
+
+    def map(self, work: Callable[[Root, _Item], _Result], items: Iterable[_Item]) -> Iterator[_Result]:
+        """Start `work(root, item)` for each item; yield the results in order."""
+        for future in [self.submit(work, item) for item in items]:
+            yield future.result()
+
+    def _run(self, work: Callable[[Root, Any], Any], item: Any) -> Any:
+        root = self._roots.get()
+        try:
+            return work(root, item)
+        finally:
+            self._roots.put(root)
+
+    def close(self) -> None:
+        """Wait for the threads, and close their roots."""
+        self._pool.shutdown()
+        while not self._roots.empty():
+            self._roots.get().close()
+
+
+class FileThreads(object):
+    """Works on the files of one pack after the other: in this thread, and in several once that took long. Used by one thread."""
+
+    def __init__(self, root: Root) -> None:
+        self._root = root
+        self._threads: Optional[RootThreads] = None
+
+    def map(
+        self, work: Callable[[Root, Sequence[_Item]], List[_Result]], items: Sequence[_Item], size: int = 0
+    ) -> List[_Result]:
+        """Return the results of `work`, which gets a part of the items, for all items in order; they have `size` bytes."""
+        if self._threads is None:
+            began = time.monotonic()
+            found = work(self._root, items)
+            allowed = len(items) * _SLOW_SECONDS + size / _SLOW_BYTES
+            if len(items) >= _LEAST and time.monotonic() - began > allowed:
+                self._threads = RootThreads(self._root)
+            return found
+        results: List[Any] = [None] * len(items)
+        parts = self._threads.map(work, [items[start::THREADS] for start in range(THREADS)])
+        for start, part in enumerate(parts):
+            results[start::THREADS] = part
+        return results
+
+    def close(self) -> None:
+        """End the threads; safe to call twice."""
+        if self._threads is not None:
+            self._threads.close()
+            self._threads = None
