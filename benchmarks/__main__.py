@@ -19,6 +19,7 @@ from benchmarks import (
     gridftp_cases,
     link_cases,
     loop_cases,
+    nodes_case,
     pilot_case,
     planning_cases,
     s3_cases,
@@ -44,6 +45,7 @@ CASES: tuple[Case, ...] = (
     *planning_cases.CASES,
     *sweep_case.CASES,
     *pilot_case.CASES,
+    *nodes_case.CASES,
 )
 
 # these errors end one case; the next cases still run
