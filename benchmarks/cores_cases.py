@@ -149,9 +149,13 @@ def _s3(files: int, size: int, *, down: bool) -> Preparation:
         with _folders(testbed, files, size) as (source, targets, amount), open_clients(testbed) as clients:
             if down:
                 clients.fill(source)
-                hibali, *peers = clients.down(targets, FolderTarget(targets, amount))
+                target = FolderTarget(targets, amount)
+                hibali, *peers = clients.down(targets, target)
+                peers.append(clients.crt("down", target, lambda run: targets / run))
             else:
-                hibali, *peers = clients.up(source, clients.target(amount))
+                bucket = clients.target(amount)
+                hibali, *peers = clients.up(source, bucket)
+                peers.append(clients.crt("up", bucket, lambda _: source))
             yield PreparedCase(amount, [*at_each_width(hibali), *peers])
 
     return prepare

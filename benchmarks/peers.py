@@ -25,7 +25,7 @@ _VERSION_OPTIONS = {"ssh": "-V", "fpsync": "-h", "s5cmd": "version", "openssl": 
 
 
 def prepare_peers() -> None:
-    """Create the virtual environment unless it is newer than peers.txt; if that fails, s5cmd and rclone count as missing."""
+    """Create the virtual environment unless it is newer than peers.txt; if that fails, s5cmd, rclone and awscrt count as missing."""
     ready = _FOLDER / ".ready"
     if ready.exists() and ready.stat().st_mtime >= _LIST.stat().st_mtime:
         return
@@ -72,4 +72,6 @@ def versions() -> dict[str, str]:
         )
         lines = (completed.stdout + completed.stderr).strip().splitlines() or ["unknown version"]
         found[name] = re.sub(r"\s+", " ", lines[0])
+    pinned = re.search(r"^awscrt==(\S+)", _LIST.read_text(), re.MULTILINE)  # a library
+    found["awscrt"] = pinned[1] if pinned else "not listed"
     return found

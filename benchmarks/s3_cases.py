@@ -136,6 +136,18 @@ class Clients:
             ),
         ]
 
+    def crt(self, direction: str, target: Target, folder: Callable[[str], Path]) -> Contender:
+        """Return the client of s3transfer in C, between a bucket and a folder of each run."""
+        python, missing = peer_or_reason("python3")
+
+        def argv(name: str) -> list[str]:
+            bucket = target.name(name) if isinstance(target, BucketTarget) else self.bucket
+            script = str(Path(__file__).with_name("crt_copy.py"))
+            place = [self.store.endpoint, self.store.region, bucket, _PREFIX]
+            return [python, script, direction, str(folder(name)), *place]
+
+        return Contender("awscrt", argv, target, self.environment, missing=missing)
+
     def fill(self, source: Path) -> None:
         """Upload the source with hibali, which stores the checksums that later downloads verify."""
         argv = [*HIBALI, "push", "--quiet", str(source), f"store:{_PREFIX}"]
