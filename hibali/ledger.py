@@ -120,6 +120,7 @@ class Journal:
         """
         self.path = path
         self._lines: list[str] = []  # that are not written yet
+        self._torn = False  # the last line may be cut short
         self._unsynced = 0
         try:
             if first:
@@ -155,7 +156,11 @@ class Journal:
     def _write_lines(self) -> None:
         lines, self._lines = self._lines, []
         content = "".join(f"{line}\n" for line in lines).encode("ascii")
+        if self._torn:
+            content = b"\n" + content
+        self._torn = True
         _write_all(self._descriptor, content)
+        self._torn = False
         self._unsynced += len(content)
 
     def close(self) -> None:

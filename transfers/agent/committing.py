@@ -101,12 +101,17 @@ class Outcome(NamedTuple):
 class Writer(object):
     """The target side before the commit: writes partial files and checks digests. Used by one thread only."""
 
-    def __init__(self, root: Root, seed: bytes, attempt: int = 1) -> None:
-        """`attempt` counts the attempts of the same work: a process of an earlier one, which may still run, has other partial names."""
+    def __init__(
+        self, root: Root, seed: bytes, attempt: int = 1, threads: Optional[FileThreads] = None
+    ) -> None:
+        """`attempt` counts the attempts of the same work: a process of an earlier one, which may still run, has other partial names.
+
+        The `threads` may be those of a committer that the same thread uses.
+        """
         self._root = root
         self._seed = seed
         self._attempt = attempt
-        self._threads = FileThreads(root)
+        self._threads = threads or FileThreads(root)
         self.left = False
 
     def close(self) -> None:
@@ -353,10 +358,10 @@ class Committer(object):
     `left` says that partial files may be left, for the next run to remove.
     """
 
-    def __init__(self, root: Root, seed: bytes) -> None:
+    def __init__(self, root: Root, seed: bytes, threads: Optional[FileThreads] = None) -> None:
         self._root = root
         self._seed = seed
-        self._threads = FileThreads(root)
+        self._threads = threads or FileThreads(root)
         self.aside: List[bytes] = []
         self.left = False
 
@@ -376,6 +381,12 @@ class Committer(object):
         self, root: Root, outcomes: Sequence[Outcome], failures: Dict[int, Problem]
     ) -> List[Dict[str, Any]]:
         """Give items their final names, and make these durable: in the folders of this root."""
+        with root.keeping_open():
+            return self._name_each(root, outcomes, failures)
+
+    def _name_each(
+        self, root: Root, outcomes: Sequence[Outcome], failures: Dict[int, Problem]
+    ) -> List[Dict[str, Any]]:
         results: List[Dict[str, Any]] = []
         folders: Dict[bytes, List[int]] = {}
         for outcome in outcomes:
@@ -461,6 +472,6 @@ class Committer(object):
 
 
 def _close(one: Staged) -> None:
-    if one.descriptor >= 0:
-        os.close(one.descriptor)
-        one.descriptor = -1
+    descriptor, one.descriptor = one.descriptor, -1
+    if descriptor >= 0:
+        os.close(descriptor)

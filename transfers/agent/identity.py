@@ -85,6 +85,8 @@ def check_identity(identity: Identity) -> Identity:
         if len(folder) != 6 or not all(isinstance(value, int) for value in folder):
             raise ValueError("not a folder")
     missing = None if identity["missing"] is None else int(identity["missing"])
+    if missing is not None and missing < 0:
+        raise ValueError("not a number of names")
     return identity_of(str(identity["machine"]), _places(identity), list(identity["folders"]), missing)
 
 

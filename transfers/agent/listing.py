@@ -177,7 +177,7 @@ class Walk(object):
         """Return the record of a name in an open folder; None if it vanished or (a noted problem) cannot be listed."""
         step()
         try:
-            status = folder.found.pop(name, None) if folder.found else None
+            status = folder.status(name) if folder.found else None
             record = record_of(path, status or os.stat(name, dir_fd=descriptor, follow_symlinks=False))
             if record[1] == IS_LINK:
                 record = record._replace(link=os.fsencode(os.readlink(name, dir_fd=descriptor)))

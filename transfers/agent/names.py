@@ -14,7 +14,8 @@ _CHUNK = 256  # names of each packed run that are objects while the runs are mer
 class Names(object):
     """All names in a folder, folders with a trailing slash, read at once; raises OSError."""
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, few: bool = False) -> None:  # noqa: FBT001, FBT002  # Python 3.6 style
+        """With `few`, raise OverflowError for a folder with very many names."""
         self._packed: List[bytes] = []
         self._names: List[bytes] = []
         with _scan(descriptor) as entries:
@@ -23,6 +24,8 @@ class Names(object):
                 found = [_name(entry) for entry in islice(entries, _RUN)]
                 if not found:
                     break
+                if self._names and few:
+                    raise OverflowError
                 if self._names:
                     self._packed.append(b"\0".join(self._names) + b"\0")
                 # encoded together, because a call for each takes as long as reading the folder

@@ -18,6 +18,7 @@ from transfers.agent.threads import THREADS, RootThreads
 _MOST_NAMES = 512  # examined at a time
 _FOLDERS = 8  # below one folder, examined ahead
 _MOST_FOLDERS = 32  # whose results wait at a time
+_RECENT_SECONDS = 5.0
 _SAMPLES = 8  # names whose examination is timed, at first and again later
 _SLOW_SECONDS = 100e-6  # for a name; a few microseconds if the kernel has it in memory
 
@@ -25,12 +26,23 @@ Found = Dict[bytes, os.stat_result]
 
 
 class Folder(object):
-    """The names in a folder, and the status of those that were examined."""
+    """The names in a folder, and the status of those that were examined lately."""
 
     def __init__(self, path: bytes, names: Names, found: Found) -> None:
         self.path = path
         self.names = names
         self.found = found
+        self.at = time.monotonic()
+
+    def is_recent(self) -> bool:
+        """Return whether what was found ahead still counts as found now."""
+        return time.monotonic() - self.at < _RECENT_SECONDS
+
+    def status(self, name: bytes) -> Optional[os.stat_result]:
+        """Return the status of a name, once; None if it has to be examined."""
+        if self.found and not self.is_recent():
+            self.found = {}
+        return self.found.pop(name, None)
 
 
 class _Below(object):
@@ -63,8 +75,10 @@ class Prefetcher(object):
             elif above.waiting and above.waiting[0] == path:
                 above.waiting.popleft()
             self._go_ahead(self._threads, _parent(path), above)
-        folder = visit.result() if visit is not None and not visit.cancel() else None
-        return folder or Folder(path, Names(self._root.folder(path)), {})
+        folder: Optional[Folder] = visit.result() if visit is not None and not visit.cancel() else None
+        if folder is None or not folder.is_recent():
+            return Folder(path, Names(self._root.folder(path)), {})
+        return folder
 
     def names(self, folder: Folder) -> Iterator[bytes]:
         """Return a folder's names in order, folders with a trailing slash; they are examined as they are taken."""
@@ -74,6 +88,7 @@ class Prefetcher(object):
         names = iter(folder.names)
         while True:
             some = list(islice(names, _MOST_NAMES))
+            self._forget_below(folder.path)
             if not some:
                 return
             if self._threads is None:
@@ -92,7 +107,8 @@ class Prefetcher(object):
             self._samples += 1
         if self._samples >= _SAMPLES:
             if self._slow > self._samples // 2:
-                self._threads = RootThreads(self._root)
+                with contextlib.suppress(OSError, RuntimeError):  # no further files or threads
+                    self._threads = RootThreads(self._root)
             self._samples = self._slow = 0
             self._wanted = 1
 
@@ -119,6 +135,15 @@ class Prefetcher(object):
             parts = [unknown[start::THREADS] for start in range(THREADS)]
             for found in threads.map(lambda _, part: _stat_all(descriptor, part), parts):
                 folder.found.update(found)
+            folder.at = time.monotonic()
+
+    def _forget_below(self, path: bytes) -> None:
+        """Forget what is left of the folders below one: of names that vanished, or that are not listed."""
+        level = self._below.pop(path, None)
+        if level is None or not level.ahead:
+            return
+        for ahead in [each for each in self._visits if _parent(each) == path]:
+            self._visits.pop(ahead).cancel()
 
     def _go_ahead(self, threads: RootThreads, path: bytes, below: _Below) -> None:
         """Let threads visit the next folders below one."""
@@ -134,7 +159,7 @@ def _visit(root: Root, path: bytes) -> Optional[Folder]:
     """Read a folder, and examine its names if they are few."""
     try:
         descriptor = root.folder(path)
-        names = Names(descriptor)
+        names = Names(descriptor, few=True)
         few = [_bare(name) for name in islice(names, _MOST_NAMES + 1)]
         return Folder(path, names, _stat_all(descriptor, few) if len(few) <= _MOST_NAMES else {})
     except Exception:  # noqa: BLE001  # the listing tries itself, and reports

@@ -155,6 +155,9 @@ class Reader(object):
         self._files.clear()
         self._pieces.clear()
         self._threads.close()
+        if self._hash_thread is not None:
+            self._hash_thread.close()
+            self._hash_thread = None
 
 
 def _read_files(
@@ -200,12 +203,20 @@ class _HashThread(object):
         """Wait until all pieces are hashed."""
         self._pieces.join()
 
+    def close(self) -> None:
+        """End the thread."""
+        self._pieces.put((None, None))
+
     def _run(self) -> None:
         while True:
             summed, piece = self._pieces.get()
-            summed.update(piece)
-            del piece
-            self._pieces.task_done()
+            try:
+                if summed is None:
+                    return
+                summed.update(piece)
+            finally:
+                del piece
+                self._pieces.task_done()
 
 
 class _OpenFile(object):

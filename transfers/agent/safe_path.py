@@ -7,9 +7,11 @@ opened by descriptor, so that a concurrent replacement is either detected or not
 import contextlib
 import errno
 import os
+import resource
 import stat
+import sys
 from collections import OrderedDict
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
 from transfers.agent import protocol
 from transfers.agent.progress import step
@@ -27,6 +29,17 @@ from transfers.agent.protocol import (
 
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST_OPEN = 64
+
+
+def raise_file_limit() -> None:
+    """Raise the limit of open files: a pack keeps hundreds open until synced; many sites start with 1024."""
+    try:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = 8192 if hard == resource.RLIM_INFINITY else min(hard, 8192)
+        if soft != resource.RLIM_INFINITY and soft < wanted:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    except (ValueError, OSError):
+        pass
 
 
 def split_path(path: bytes) -> List[bytes]:
@@ -139,8 +152,21 @@ class Root(object):
     def _cache_folder(self, key: bytes, descriptor: int) -> None:
         self._open[key] = descriptor
         # The newest are parents of the folder in use: only older ones may be closed.
-        while len(self._open) > self._most_open + key.count(b"/"):
+        self._close_oldest(self._most_open + key.count(b"/"))
+
+    def _close_oldest(self, most: int) -> None:
+        while len(self._open) > most:
             os.close(self._open.popitem(last=False)[1])
+
+    @contextlib.contextmanager
+    def keeping_open(self) -> Iterator[None]:
+        """Close no folder meanwhile: one that is opened again may be another one under the same name."""
+        most, self._most_open = self._most_open, sys.maxsize
+        try:
+            yield
+        finally:
+            self._most_open = most
+            self._close_oldest(most)
 
     def forget(self, path: bytes) -> None:
         """Close all folders at or below `path`, because it will be moved or removed."""

@@ -3,7 +3,6 @@
 import errno
 import os
 import pwd
-import resource
 import signal
 import sys
 import threading
@@ -25,7 +24,7 @@ from transfers.agent.protocol import (
     failure_of,
     message_of,
 )
-from transfers.agent.safe_path import Roots
+from transfers.agent.safe_path import Roots, raise_file_limit
 from transfers.agent.session import Session
 
 
@@ -36,7 +35,7 @@ def main(nonce: str, roots: Sequence[str] = (), reports: float = 0.0) -> None:
     is the time between two reports of progress in seconds, 0 for none.
     """
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # like any other signal: later calls handle such an end
-    _raise_file_limit()
+    raise_file_limit()
     channel = Channel()
     session = Session(channel, Roots(expanded(roots)))
     try:
@@ -73,17 +72,6 @@ def _account() -> str:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
         return str(os.geteuid())
-
-
-def _raise_file_limit() -> None:
-    """Raise the limit of open files: a pack keeps hundreds open until synced; many sites start with 1024."""
-    try:
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        wanted = 8192 if hard == resource.RLIM_INFINITY else min(hard, 8192)
-        if soft != resource.RLIM_INFINITY and soft < wanted:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    except (ValueError, OSError):
-        pass
 
 
 def _serve(channel: Channel, session: Session) -> None:

@@ -78,8 +78,10 @@ class ThirdPartyFiles(object):
 
         outcomes = list(map_in_threads(self._root, stage, items))
         committer = Committer(self._root, self._seed)
-        results = committer.commit(outcomes)
-        committer.close()
+        try:
+            results = committer.commit(outcomes)
+        finally:
+            committer.close()
         self.left = self.left or committer.left
         problems: Dict[str, Problem] = {}
         for position, (item, result) in enumerate(zip(items, results)):
@@ -107,7 +109,7 @@ class ThirdPartyFiles(object):
                     ),
                 )
             apply_attributes(descriptor, item)
-            set_mode(descriptor, item, self._root.parent)
+            set_mode(descriptor, item, root.parent)
             set_time(descriptor, item["mtime_ns"])
         except BaseException:
             os.close(descriptor)

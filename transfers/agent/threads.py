@@ -4,6 +4,7 @@ A metadata server takes as long for one file as for eight at a time (Lustre, NFS
 """
 
 import queue
+import threading
 import time
 from typing import Any, Callable, Iterable, Iterator, List, Optional, Sequence, TypeVar
 
@@ -23,21 +24,39 @@ class RootThreads(object):
     """Threads, each with a root of its own: a root is for one thread."""
 
     def __init__(self, root: Root, count: int = THREADS) -> None:
+        """Start the threads now. Raises OSError or RuntimeError where this process may have no further files or threads."""
         from concurrent.futures import ThreadPoolExecutor  # start-up: only where threads are used
 
         self._pool = ThreadPoolExecutor(count)
         self._roots: queue.Queue[Root] = queue.Queue()
-        for _ in range(count):
-            self._roots.put(root.clone(_MOST_OPEN))
+        started = threading.Event()
+        try:
+            for _ in range(count):
+                self._roots.put(root.clone(_MOST_OPEN))
+            for _ in range(count):
+                self._pool.submit(started.wait)
+        except BaseException:
+            started.set()
+            self.close()
+            raise
+        started.set()
 
     def submit(self, work: Callable[[Root, Any], Any], item: Any) -> Any:
         """Start `work(root, item)`; return its future."""
         return self._pool.submit(self._run, work, item)
 
     def map(self, work: Callable[[Root, _Item], _Result], items: Iterable[_Item]) -> Iterator[_Result]:
-        """Start `work(root, item)` for each item; yield the results in order."""
-        for future in [self.submit(work, item) for item in items]:
-            yield future.result()
+        """Start `work(root, item)` for each item; yield the results in order. After an error, and once closed, none is under way."""
+        futures = [self.submit(work, item) for item in items]
+        try:
+            for future in futures:
+                yield future.result()
+        finally:
+            for future in futures:
+                future.cancel()
+            for future in futures:
+                if not future.cancelled():
+                    future.exception()  # waits
 
     def _run(self, work: Callable[[Root, Any], Any], item: Any) -> Any:
         root = self._roots.get()
@@ -59,6 +78,7 @@ class FileThreads(object):
     def __init__(self, root: Root) -> None:
         self._root = root
         self._threads: Optional[RootThreads] = None
+        self._alone = False  # threads could not be started
 
     def map(
         self, work: Callable[[Root, Sequence[_Item]], List[_Result]], items: Sequence[_Item], size: int = 0
@@ -68,14 +88,20 @@ class FileThreads(object):
             began = time.monotonic()
             found = work(self._root, items)
             allowed = len(items) * _SLOW_SECONDS + size / _SLOW_BYTES
-            if len(items) >= _LEAST and time.monotonic() - began > allowed:
-                self._threads = RootThreads(self._root)
+            if len(items) >= _LEAST and time.monotonic() - began > allowed and not self._alone:
+                self._start()
             return found
         results: List[Any] = [None] * len(items)
         parts = self._threads.map(work, [items[start::THREADS] for start in range(THREADS)])
         for start, part in enumerate(parts):
             results[start::THREADS] = part
         return results
+
+    def _start(self) -> None:
+        try:
+            self._threads = RootThreads(self._root)
+        except (OSError, RuntimeError):
+            self._alone = True
 
     def close(self) -> None:
         """End the threads; safe to call twice."""

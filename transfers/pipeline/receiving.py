@@ -115,11 +115,12 @@ class Sender:
 
     def _pack_committed(self, payload: Payload, done: list[int], failed: dict[int, Problem]) -> None:
         items = {item.number: position for position, item in enumerate(payload.unit.items)}
-        results = []
+        results: list[Committed] = []
         left = len(done) + len(failed)
-        for number in [*done, *failed]:
+        for number in [*failed, *done]:  # a success last, if there is one: it is written to the journal
             position = items.pop(number, None)
             if position is None:
+                self.stream.report(results)
                 raise self.connection.broken("committed an item that was not planned")
             problem, left = failed.get(number), left - 1
             digest, verification = payload.digests[position], Verification.DIGEST

@@ -92,7 +92,8 @@ def check_root_exists(
         return
     path, name = max(roots, key=lambda root: len(root[0]))
     root = path.encode("utf-8", "surrogateescape")
-    if missing is not None and missing <= _count_names(target.raw) - _count_names(root):
+    below = _count_names(target.raw) - _count_names(root)
+    if missing is not None and missing <= below and b".." not in target.raw.split(b"/"):
         return
     if store.can(Store.identify):
         found = store.identify([root])[0]

@@ -22,6 +22,7 @@ from transfers.agent.lease import SharedLease
 from transfers.agent.protocol import BufferPool, Outlet, RefusedError, partial_path, with_zeros
 from transfers.agent.reading import Reader, digest_file
 from transfers.agent.safe_path import Root, Roots
+from transfers.agent.threads import FileThreads
 from transfers.agent.writing import packed_in, purge, write_at
 
 _CHUNK = 4 * 1024 * 1024
@@ -115,8 +116,9 @@ class FolderTarget(object):
         self._root = open_root(place)
         self._seed = bytes.fromhex(place["seed"])
         self._lease = lease
-        self._writer = Writer(self._root, self._seed, attempt)
-        self._committer = Committer(self._root, self._seed)
+        self._threads = FileThreads(self._root)
+        self._writer = Writer(self._root, self._seed, attempt, self._threads)
+        self._committer = Committer(self._root, self._seed, self._threads)
 
     def write_pack(
         self, unit: Dict[str, Any], header: Dict[str, Any], body: protocol.Body
@@ -186,8 +188,7 @@ class FolderTarget(object):
 
     def close(self) -> None:
         """Close all files."""
-        self._writer.close()
-        self._committer.close()
+        self._threads.close()
         self._root.close()
 
 

@@ -28,6 +28,7 @@ from transfers.agent.protocol import (
     failure_of,
     problem_of,
 )
+from transfers.agent.safe_path import raise_file_limit
 
 _LINE_BYTES = 64 * 1024 * 1024
 EXIT_STOPPED = 3  # the lock was lost, or the source or target is not usable: the journal has the reason
@@ -324,6 +325,7 @@ def _reason(problem: BaseException) -> List[str]:
 def main(folder: str, shard: int, attempt: int) -> None:
     """Move a shard, and exit."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    raise_file_limit()
     status = Shard(folder, shard, attempt).run()
     sys.stdout.flush()
     os._exit(status)  # threads that wait for a server must not keep this process running

@@ -227,7 +227,7 @@ class _Workers:
             while self._deal(batches):
                 worker, message = self._messages.get()
                 if isinstance(message, Answers):
-                    last = message.answers[-1][0]
+                    last = next((one[0] for one in reversed(message.answers) if one[4] is None), None)
                     for number, digest, verification, etag, problem in message.answers:
                         item, more = worker.items.pop(number), number != last
                         yield Committed(item, digest, verification, etag, problem, more)

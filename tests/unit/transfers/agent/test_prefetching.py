@@ -139,3 +139,43 @@ def test_a_listing_that_is_given_up_ends_its_threads(tmp_path: Path, root: Root,
     assert slow.most > 1
     listing.close()  # type: ignore[attr-defined]
     assert not [thread for thread in threading.enumerate() if "ThreadPool" in thread.name]
+
+
+def test_what_was_found_long_ago_is_found_again(
+    tmp_path: Path, root: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder may be reached hours after it was visited."""
+    monkeypatch.setattr(prefetching, "_SLOW_SECONDS", -1.0)
+    monkeypatch.setattr(prefetching, "_RECENT_SECONDS", 0.0)
+    tree = tmp_path / "tree"
+    make_files(tree / "a", 20)
+    make_files(tree / "b", 1)
+    make_files(tree, 20)
+    found = {}
+    for _, records in Walk(root):
+        found.update({record.path: record.size for record in records})
+        if records[-1].path == b"a":
+            (tree / "b" / "file-0000").rename(tree / "b" / "file-0001")
+            (tree / "file-0001").write_bytes(b"longer")
+    assert b"b/file-0001" in found
+    assert b"b/file-0000" not in found
+    assert found[b"file-0001"] == 6
+
+
+def test_folders_that_vanish_before_they_are_listed_keep_nothing(
+    tmp_path: Path, root: Root, slow: SlowNames
+) -> None:
+    tree = tmp_path / "tree"
+    for number in range(40):
+        make_files(tree / f"a{number:02}", 1)
+    walk = Walk(root)
+    listing = iter(walk)
+    next(listing)
+    for number in range(1, 40, 2):
+        (tree / f"a{number:02}" / "file-0000").unlink()
+        (tree / f"a{number:02}").rmdir()
+    list(listing)
+    assert slow.most > 1
+    assert not walk._prefetcher._visits
+    assert not walk._prefetcher._below
+    assert walk.count == 2 * 20 or walk.problems == []

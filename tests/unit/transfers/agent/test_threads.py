@@ -154,6 +154,69 @@ def test_a_folder_that_was_replaced_before_the_commit_is_noticed_by_each_thread(
     committer.close()
 
 
+@pytest.mark.parametrize("in_threads", [False, True])
+def test_a_replaced_folder_is_noticed_beside_more_folders_than_are_kept_open(
+    tmp_path: Path, request: pytest.FixtureRequest, *, in_threads: bool
+) -> None:
+    """A folder that was closed and opened again would be compared with itself."""
+    if in_threads:
+        request.getfixturevalue("slow")
+    root = open_root(tmp_path)
+    root.path = bytes(tmp_path)
+    names = [b"first/file", *(b"other-%03d/file" % number for number in range(200))]
+    items = [item_of(number, path=name) for number, name in enumerate(names)]
+    writer, committer = Writer(root, SEED), Committer(root.clone(), SEED)
+    for first in (900, 920):  # the second pack in threads, of which each has the folder open then
+        before = [item_of(number, path=b"first/%d" % number) for number in range(first, first + 2 * THREADS)]
+        committer.commit(write(writer, before))
+    (tmp_path / "first").rename(tmp_path / "away")
+    (tmp_path / "first").mkdir()
+    results = committer.commit(write(writer, items))
+    committed = {one["number"] for one in results if one["problem"] is None}
+    assert committed == {number for number, name in enumerate(names) if (tmp_path / name.decode()).exists()}
+    assert 0 not in committed
+    writer.close()
+    committer.close()
+
+
+@pytest.mark.usefixtures("slow")
+def test_where_no_thread_can_start_all_is_done_in_this_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    files = FileThreads(open_root(tmp_path))
+    for _ in range(3):
+        assert files.map(lambda _, some: [number * 2 for number in some], range(COUNT)) == [
+            number * 2 for number in range(COUNT)
+        ]
+    assert not find_threads()
+
+
+@pytest.mark.usefixtures("slow")
+def test_after_an_error_nothing_is_under_way(tmp_path: Path) -> None:
+    running: set[int] = set()
+
+    def work(_: Root, some: Sequence[int]) -> list[int]:
+        running.add(threading.get_ident())
+        time.sleep(0.01 * some[0])
+        running.discard(threading.get_ident())
+        if fails and some[0] == 0:
+            raise ValueError("a bug")
+        return list(some)
+
+    fails = False
+    files = FileThreads(open_root(tmp_path))
+    files.map(work, range(COUNT))
+    fails = True
+    with pytest.raises(ValueError, match="a bug"):
+        files.map(work, range(COUNT))
+    assert not running
+    files.close()
+
+
 class Replies:
     """What a reader of the agent sends."""
 
