@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -159,11 +160,13 @@ def _prepare(*, up: bool) -> Callable[[Testbed], contextlib.AbstractContextManag
 
 
 def _fill(found: Cluster) -> None:
-    with contextlib.closing(found.store.client()) as client:
-        for path in (found.folder / "source").rglob("*"):
-            if path.is_file():
-                key = f"source/{path.relative_to(found.folder / 'source')}"
-                client.put_object(Bucket="data", Key=key, Body=path.read_bytes())
+    """Upload the source with hibali, which stores the checksums that the downloads verify."""
+    argv = [*HIBALI, "push", "--quiet", str(found.folder / "source"), "bucket:source"]
+    completed = subprocess.run(argv, env=found.environment, check=False, capture_output=True)
+    if completed.returncode:
+        raise FailedError(
+            f"the source could not be uploaded: {completed.stderr[-300:].decode(errors='replace')}"
+        )
 
 
 _BARS = (

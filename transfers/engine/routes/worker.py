@@ -26,7 +26,7 @@ from hibali.events import Carried, Event
 from hibali.retry import Pace
 from hibali.ssh.sessions import logins_of_worker
 from transfers.engine.routes.stream import PacedPayloads, move_batches
-from transfers.model.store import Store
+from transfers.model.store import Store, bytes_in_flight_of
 from transfers.model.units import Committed, Item, Problem
 from transfers.pipeline.batches import packed_together
 from transfers.stores.open_store import open_store
@@ -50,7 +50,7 @@ Answer = tuple[
 class Job:
     """What a worker needs to open both stores; `ticket` is of `Store.share_writing`, `rate` in bytes per second (0: no limit).
 
-    `number` counts the workers of a transfer: they take turns at the logins of a site.
+    `number` counts the workers of a transfer, which take turns at the logins of a site; there are `workers` of them.
     """
 
     source: Location
@@ -59,6 +59,7 @@ class Job:
     attributes: bool
     rate: int
     number: int = 0
+    workers: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +152,7 @@ class _Worker:
         problem: HibaliError | None = None
         try:
             with ExitStack() as stack, cancelled_by(self._cancellation), logins_of_worker(job.number):
+                stack.enter_context(bytes_in_flight_of(job.workers))
                 source = stack.enter_context(closing(self._open(job.source)))
                 target = stack.enter_context(closing(self._open(job.target)))
                 if job.attributes:

@@ -34,6 +34,7 @@ from transfers.planning.planner import TransferPlan
 _CORES_PER_WORKER = 2  # it and its agents keep about two busy
 _WORKERS_PER_LOGIN = 2  # one process of ssh encrypts for all of a login
 _MOST_UNASKED = 8  # with their agents they stay below 400 MB
+_MOST_AT_A_BUCKET = 4  # of about 90 MB each
 _MOST_AMONG_OTHERS = 4
 _FILES_PER_WORKER = 2_500  # what one moves while another one starts, about half a second
 _BYTES_PER_WORKER = 256 * 1024 * 1024
@@ -53,12 +54,14 @@ def suitable_workers(request: Request) -> int:
     most = min(_MOST_UNASKED, usable_cores() // _CORES_PER_WORKER)
     if most > _MOST_AMONG_OTHERS and is_shared_machine():
         most = _MOST_AMONG_OTHERS
+    if request.source.bucket is not None or request.target.bucket is not None:
+        most = min(most, _MOST_AT_A_BUCKET)
     sites = request.source.site, request.target.site
     return min([most, *(_WORKERS_PER_LOGIN * site.ssh.logins for site in sites if site.ssh is not None)])
 
 
 def share_of(job: Job, count: int) -> Job:
-    """Return the job of one of `count` workers: its share of the rate, and of the connections that a site allows."""
+    """Return the job of one of `count` workers: its share of the rate, of the connections, and of the bytes in flight."""
 
     def shared(location: Location) -> Location:
         limits = location.site.limits
@@ -66,7 +69,8 @@ def share_of(job: Job, count: int) -> Job:
         limits = replace(limits, bandwidth=limits.bandwidth // count, connections=connections)
         return replace(location, site=replace(location.site, limits=limits))
 
-    return replace(job, source=shared(job.source), target=shared(job.target), rate=job.rate // count)
+    ends = shared(job.source), shared(job.target)
+    return replace(job, source=ends[0], target=ends[1], rate=job.rate // count, workers=count)
 
 
 class WorkersRoute(StreamRoute):

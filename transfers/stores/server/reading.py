@@ -16,7 +16,7 @@ from hibali.http.errors import FAILED
 from hibali.text import printable
 from transfers.model.entry import Entry, Kind, Verification
 from transfers.model.facts import unsafe_component
-from transfers.model.store import IN_FLIGHT_BYTES, Store, problem_of
+from transfers.model.store import IN_FLIGHT_BYTES, Store, problem_of, share_in_flight
 from transfers.model.units import Item, Payload, Problem, Unit
 from transfers.pipeline.batches import fill_gaps
 
@@ -256,7 +256,7 @@ class RequestStore(Store):
         """`key_of` converts a path to the argument of `get`; `threads` limits concurrent requests."""
         self._get = get
         self._key_of = key_of
-        self._ahead_bytes = ahead_bytes
+        self._ahead_bytes = share_in_flight(ahead_bytes)
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
         self._readings: list[Reading] = []
         self._writings: list[Counted] = []

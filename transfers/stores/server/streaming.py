@@ -12,7 +12,7 @@ from concurrent.futures import Executor
 from hibali.errors import HibaliError
 from hibali.http.client import Bytes
 from transfers.model.entry import Kind, Verification
-from transfers.model.store import IN_FLIGHT_BYTES, problem_of
+from transfers.model.store import problem_of, share_in_flight
 from transfers.model.units import Committed, Item, Payload, Problem
 from transfers.pipeline.batches import Jobs
 from transfers.stores.server.lease import Lease, NoLease
@@ -31,7 +31,7 @@ class RequestWriter(ABC):
     def __init__(self, holder: Lease | NoLease, pool: Executor, most_jobs: int) -> None:
         self._holder = holder
         self._most_jobs = most_jobs
-        self._jobs: Jobs[Committed] = Jobs(pool, most_jobs=most_jobs, most_bytes=IN_FLIGHT_BYTES)
+        self._jobs: Jobs[Committed] = Jobs(pool, most_jobs=most_jobs, most_bytes=share_in_flight())
         self._counting = threading.Lock()
         self.bytes = 0
 

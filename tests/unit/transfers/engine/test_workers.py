@@ -21,7 +21,8 @@ from transfers.engine.routes import workers
 from transfers.engine.routes.stream import StreamRoute
 from transfers.engine.routes.worker import Job, Messages, sent_item
 from transfers.engine.routes.workers import count_workers, in_batches, share_of, suitable_workers
-from transfers.model.units import PACK_ITEMS, Item
+from transfers.model.store import IN_FLIGHT_BYTES, bytes_in_flight_of, share_in_flight
+from transfers.model.units import PACK_ITEMS, SEGMENT_BYTES, Item
 
 TOGETHER = 1000
 GIB = 1 << 30
@@ -80,6 +81,25 @@ def test_workers_suit_the_machine_and_the_logins_unless_asked_or_limited(
     assert (request.asked_workers or suitable_workers(request)) == expected
 
 
+def test_workers_of_an_object_store_are_fewer_and_share_the_bytes_in_flight(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All together must need less than 400 MB."""
+    monkeypatch.setattr(workers, "usable_cores", lambda: 64)
+    monkeypatch.setattr(workers, "is_shared_machine", lambda: False)
+    here, bucket = (
+        Location(local_site(), "/data", "/data"),
+        Location(local_site(), "data", "b:data", bucket="bucket"),
+    )
+    for ends in ((here, bucket), (bucket, here)):
+        assert suitable_workers(Request("push", *ends)) == 4
+    assert share_in_flight() == IN_FLIGHT_BYTES
+    with bytes_in_flight_of(2):
+        assert share_in_flight() == IN_FLIGHT_BYTES // 2
+    with bytes_in_flight_of(64):
+        assert share_in_flight() == SEGMENT_BYTES
+
+
 @pytest.mark.parametrize("asked", [False, True])
 def test_no_workers_start_unasked_beside_further_channels(
     monkeypatch: pytest.MonkeyPatch, asked: bool
@@ -112,7 +132,7 @@ def test_workers_share_the_rate_and_the_connections_of_a_site() -> None:
     place = Location(site, "/data", "here:/data")
     own = share_of(Job(place, place, None, attributes=False, rate=1000), 4)
     limits = own.target.site.limits
-    assert (own.rate, limits.bandwidth, limits.connections) == (250, 250, 1)
+    assert (own.rate, own.workers, limits.bandwidth, limits.connections) == (250, 4, 250, 1)
     free = replace(place, site=local_site())
     none = share_of(Job(free, free, None, attributes=False, rate=0), 4)
     assert (none.rate, none.source.site.limits.connections) == (0, 0)
