@@ -5,12 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import tracemalloc
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.agent_root import open_root
 from transfers.agent import names
 from transfers.agent.listing import Walk
 from transfers.agent.protocol import IS_FOLDER, problem_of
@@ -18,14 +16,6 @@ from transfers.agent.safe_path import Root
 
 MANY = 20_000
 BYTES_A_NAME = 60  # the name itself has 12; an object for each would take 400
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Iterator[Root]:
-    (tmp_path / "tree").mkdir()
-    found = open_root(tmp_path / "tree")
-    yield found
-    found.close()
 
 
 def test_large_folder_needs_little_memory_per_name(tmp_path: Path, root: Root) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from tests.support.agent_root import open_root
 from transfers.agent import prefetching
 from transfers.agent.listing import Walk
 from transfers.agent.protocol import Record
@@ -40,14 +39,6 @@ class SlowNames:
         finally:
             with self._guard:
                 self._now -= 1
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Iterator[Root]:
-    (tmp_path / "tree").mkdir()
-    found = open_root(tmp_path / "tree")
-    yield found
-    found.close()
 
 
 @pytest.fixture
