@@ -38,7 +38,20 @@ class Target:
         """Remove the destination of one run."""
 
 
-def _compare(found: Amount, expected: Amount) -> None:
+def count_objects(store: ObjectStore, bucket: str, prefix: str) -> Amount:
+    """Count the objects below a prefix, without hibali's own."""
+    files = size = 0
+    with contextlib.closing(store.client()) as client:
+        pages = client.get_paginator("list_objects_v2")
+        for page in pages.paginate(Bucket=bucket, Prefix=f"{prefix}/"):
+            for found in page.get("Contents", ()):
+                if "/.hibali/" not in found["Key"]:
+                    files, size = files + 1, size + found["Size"]
+    return Amount(files, size)
+
+
+def compare(found: Amount, expected: Amount) -> None:
+    """Raise `FailedError` unless the amounts are the same."""
     if found != expected:
         raise FailedError(f"target has {found}, expected {expected}")
 
@@ -54,7 +67,7 @@ class FolderTarget(Target):
         (self.root / name).mkdir()
 
     def check(self, name: str) -> None:
-        _compare(count_tree(self.root / name), self.expected)
+        compare(count_tree(self.root / name), self.expected)
 
     def remove(self, name: str) -> None:
         remove_tree(self.root / name)
@@ -69,7 +82,7 @@ class ReusedTarget(Target):
     reused: bool = True
 
     def check(self, name: str) -> None:  # noqa: ARG002 - all runs share one destination
-        _compare(count_tree(self.root), self.expected)
+        compare(count_tree(self.root), self.expected)
 
 
 @dataclass(frozen=True)
@@ -97,14 +110,7 @@ class BucketTarget(Target):
         self.configure(self.name(name))
 
     def check(self, name: str) -> None:
-        files = size = 0
-        with contextlib.closing(self.store.client()) as client:
-            pages = client.get_paginator("list_objects_v2")
-            for page in pages.paginate(Bucket=self.name(name), Prefix=f"{self.prefix}/"):
-                for found in page.get("Contents", ()):
-                    if "/.hibali/" not in found["Key"]:
-                        files, size = files + 1, size + found["Size"]
-        _compare(Amount(files, size), self.expected)
+        compare(count_objects(self.store, self.name(name), self.prefix), self.expected)
 
     def remove(self, name: str) -> None:
         if not self.reused:

@@ -10,15 +10,14 @@ import contextlib
 import json
 import os
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.case import Brief, Case, Contender, PreparedCase, Target
-from benchmarks.measuring import FailedError
+from benchmarks.case import Brief, Case, Contender, PreparedCase, Target, compare, count_objects
 from benchmarks.node_network import GATEWAY, node_network
+from benchmarks.s3_cases import push
 from benchmarks.samples import Amount, Bar
 from benchmarks.testbed import HIBALI, Testbed, peer_or_reason
 from benchmarks.trees import count_tree
@@ -53,21 +52,10 @@ class NodesTarget(Target):
     up: bool
 
     def check(self, name: str) -> None:
-        found = (
-            _count_objects(self.cluster.store, name) if self.up else count_tree(self.cluster.folder / name)
+        store, folder = self.cluster.store, self.cluster.folder
+        compare(
+            count_objects(store, "data", name) if self.up else count_tree(folder / name), self.cluster.amount
         )
-        if found != self.cluster.amount:
-            raise FailedError(f"target has {found}, expected {self.cluster.amount}")
-
-
-def _count_objects(store: ObjectStore, prefix: str) -> Amount:
-    files = size = 0
-    with contextlib.closing(store.client()) as client:
-        for page in client.get_paginator("list_objects_v2").paginate(Bucket="data", Prefix=f"{prefix}/"):
-            for found in page.get("Contents", ()):
-                if "/.hibali/" not in found["Key"]:
-                    files, size = files + 1, size + found["Size"]
-    return Amount(files, size)
 
 
 @contextlib.contextmanager
@@ -152,21 +140,11 @@ def _prepare(*, up: bool) -> Callable[[Testbed], contextlib.AbstractContextManag
     @contextlib.contextmanager
     def prepare(testbed: Testbed) -> Iterator[PreparedCase]:
         with _cluster(testbed) as found:
-            if not up:
-                _fill(found)
+            if not up:  # by hibali, which stores the checksums that the downloads verify
+                push(found.folder / "source", "bucket:source", found.environment)
             yield PreparedCase(found.amount, _contenders(found, up=up))
 
     return prepare
-
-
-def _fill(found: Cluster) -> None:
-    """Upload the source with hibali, which stores the checksums that the downloads verify."""
-    argv = [*HIBALI, "push", "--quiet", str(found.folder / "source"), "bucket:source"]
-    completed = subprocess.run(argv, env=found.environment, check=False, capture_output=True)
-    if completed.returncode:
-        raise FailedError(
-            f"the source could not be uploaded: {completed.stderr[-300:].decode(errors='replace')}"
-        )
 
 
 _BARS = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -150,12 +150,7 @@ class Clients:
 
     def fill(self, source: Path) -> None:
         """Upload the source with hibali, which stores the checksums that later downloads verify."""
-        argv = [*HIBALI, "push", "--quiet", str(source), f"store:{_PREFIX}"]
-        completed = subprocess.run(argv, env=self.environment, check=False, capture_output=True)
-        if completed.returncode:
-            raise FailedError(
-                f"the source could not be uploaded: {completed.stderr[-300:].decode(errors='replace')}"
-            )
+        push(source, f"store:{_PREFIX}", self.environment)
 
     def _s5cmd(self, program: str) -> list[str]:
         return [program, "--endpoint-url", self.store.endpoint, "--log", "error", "cp"]
@@ -171,6 +166,16 @@ class Clients:
     def target(self, amount: Amount, *, reused: bool = False) -> BucketTarget:
         """Return the target of uploads."""
         return BucketTarget(self.store, self.bucket, _PREFIX, amount, self.configure, reused)
+
+
+def push(source: Path, target: str, environment: Mapping[str, str]) -> None:
+    """Upload the source of a case with hibali. Raises `FailedError`."""
+    argv = [*HIBALI, "push", "--quiet", str(source), target]
+    completed = subprocess.run(argv, env=environment, check=False, capture_output=True)
+    if completed.returncode:
+        raise FailedError(
+            f"the source could not be uploaded: {completed.stderr[-300:].decode(errors='replace')}"
+        )
 
 
 def rclone_copy(program: str) -> list[str]:

@@ -13,9 +13,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
@@ -31,6 +29,7 @@ from hibali.ssh.explain import SESSION_LIMIT, ended_session, explain_ssh
 from hibali.ssh.gsi import ready_proxy
 from hibali.ssh.login_pace import LoginPace
 from hibali.ssh_options import SshOptions, query_options
+from hibali.workers import worker_number
 
 # What ssh prints after a login without a proxy, at LogLevel VERBOSE (sshconnect2.c, ssh_userauth2).
 _AUTHENTICATED = re.compile(rb"^Authenticated to .* \(\[([^\]\s]+)\]:([0-9]+)\)", re.MULTILINE)
@@ -130,22 +129,9 @@ _SAFE_OPTIONS = (
 _DEADLINES = ("-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4", "-o", "ConnectTimeout=30")
 
 
-_worker: ContextVar[int | None] = ContextVar("worker", default=None)
-
-
-@contextmanager
-def logins_of_worker(number: int) -> Iterator[None]:
-    """Let worker `number` of a transfer share the logins of the process that started it: it uses one of them, and never prompts."""
-    token = _worker.set(number)
-    try:
-        yield
-    finally:
-        _worker.reset(token)
-
-
 def worker_login(logins: int) -> int | None:
-    """Return which of `logins` logins to one host this worker uses; None in any other process."""
-    worker = _worker.get()
+    """Return which of `logins` logins to one host this worker shares, without prompts; None in any other process."""
+    worker = worker_number()
     return None if worker is None else worker % logins
 
 

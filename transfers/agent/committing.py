@@ -244,9 +244,8 @@ class _PartialFile(object):
         self._item = item
         self._hash = hashlib.sha256()
         self._name = name
-        self._parent = root.parent(
-            item["path"], make=True
-        )  # nothing else is opened before this file is complete
+        # nothing else is opened through the root before this file is complete
+        self._parent = root.parent(item["path"], make=True)
         self.offset = 0
         self._descriptor = self._create()
 
@@ -371,7 +370,8 @@ class Committer(object):
         failures = sync_files([one.descriptor for one in staged if one.descriptor >= 0])
 
         def name_all(root: Root, some: Sequence[Outcome]) -> List[Dict[str, Any]]:
-            return self._name_all(root, some, failures)
+            with root.keeping_open():
+                return self._name_all(root, some, failures)
 
         if any(one.item["clear"] or one.item["kind"] == "h" for one in staged):
             return name_all(self._root, outcomes)
@@ -381,12 +381,6 @@ class Committer(object):
         self, root: Root, outcomes: Sequence[Outcome], failures: Dict[int, Problem]
     ) -> List[Dict[str, Any]]:
         """Give items their final names, and make these durable: in the folders of this root."""
-        with root.keeping_open():
-            return self._name_each(root, outcomes, failures)
-
-    def _name_each(
-        self, root: Root, outcomes: Sequence[Outcome], failures: Dict[int, Problem]
-    ) -> List[Dict[str, Any]]:
         results: List[Dict[str, Any]] = []
         folders: Dict[bytes, List[int]] = {}
         for outcome in outcomes:

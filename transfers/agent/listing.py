@@ -88,7 +88,7 @@ class Walk(object):
     def _children(self, folder: bytes) -> Iterator[List[Record]]:
         """Yield a folder's entries in order, without hibali's own names, each folder in it as a list of its own.
 
-        Names are examined when they are reached.
+        Names are examined when they are reached, or shortly before.
         """
         opened = self._open(folder)
         if opened is None:

@@ -1,6 +1,6 @@
 """Examine folders and names before a listing reaches them, in several threads, where the filesystem answers slowly.
 
-Whatever cannot be examined here, the listing examines itself, and reports.
+The listing examines once more what could not be examined here, and reports its error.
 """
 
 import contextlib
@@ -132,8 +132,7 @@ class Prefetcher(object):
             return
         with contextlib.suppress(OSError):
             descriptor = self._root.folder(folder.path)
-            parts = [unknown[start::THREADS] for start in range(THREADS)]
-            for found in threads.map(lambda _, part: _stat_all(descriptor, part), parts):
+            for found in threads.map_parts(lambda _, part: _stat_all(descriptor, part), unknown):
                 folder.found.update(found)
             folder.at = time.monotonic()
 

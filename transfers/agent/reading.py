@@ -131,11 +131,9 @@ class Reader(object):
                 file = self._files[number] = _OpenFile(self._root, item)
             if file is None or file.offset != unit["offset"]:
                 raise ChangedError("an earlier segment failed")
-            if len(buffer) > _CHUNK:
-                self._hash_thread = self._hash_thread or _HashThread()
-                file.read_beside(buffer, self._hash_thread)
-            else:
-                file.read_into(buffer)
+            if len(buffer) > _CHUNK and self._hash_thread is None:
+                self._hash_thread = _HashThread()
+            file.read_into(buffer, self._hash_thread)
             header["sizes"] = [len(buffer)]
             if file.offset >= item["size"]:
                 header["digests"] = [file.end()]
@@ -240,24 +238,23 @@ class _OpenFile(object):
         if inode and found.st_ino != inode:
             raise ChangedError("the file was replaced after it was listed")
 
-    def read_into(self, buffer: memoryview) -> None:
-        """Fill `buffer` with the next bytes; fewer bytes mean that the source changed."""
-        while len(buffer):
-            count = self._read(buffer[:_CHUNK])
-            self._hash.update(buffer[:count])  # while it is in the processor's cache
-            self.offset += count
-            buffer = buffer[count:]
+    def read_into(self, buffer: memoryview, hashing: Optional["_HashThread"] = None) -> None:
+        """Fill `buffer` with the next bytes; fewer bytes mean that the source changed.
 
-    def read_beside(self, buffer: memoryview, hashing: "_HashThread") -> None:
-        """Do the same while another thread hashes, so that neither disk nor hash waits for the other."""
+        With another thread for `hashing`, neither the disk nor the hash waits for the other.
+        """
         try:
             while len(buffer):
                 count = self._read(buffer[:_CHUNK])
-                hashing.hash(self._hash, buffer[:count])
+                if hashing is None:
+                    self._hash.update(buffer[:count])  # while it is in the processor's cache
+                else:
+                    hashing.hash(self._hash, buffer[:count])
                 self.offset += count
                 buffer = buffer[count:]
-        finally:  # the buffer is used again
-            hashing.finish()
+        finally:
+            if hashing is not None:  # the buffer is used again
+                hashing.finish()
 
     def _read(self, buffer: memoryview) -> int:
         step()

@@ -58,6 +58,12 @@ class RootThreads(object):
                 if not future.cancelled():
                     future.exception()  # waits
 
+    def map_parts(
+        self, work: Callable[[Root, Sequence[_Item]], _Result], items: Sequence[_Item]
+    ) -> Iterator[_Result]:
+        """Divide the items, every eighth to one part; yield `work(root, part)` for each part."""
+        return self.map(work, [items[start::THREADS] for start in range(THREADS)])
+
     def _run(self, work: Callable[[Root, Any], Any], item: Any) -> Any:
         root = self._roots.get()
         try:
@@ -92,8 +98,7 @@ class FileThreads(object):
                 self._start()
             return found
         results: List[Any] = [None] * len(items)
-        parts = self._threads.map(work, [items[start::THREADS] for start in range(THREADS)])
-        for start, part in enumerate(parts):
+        for start, part in enumerate(self._threads.map_parts(work, items)):
             results[start::THREADS] = part
         return results
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from contextvars import ContextVar
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn, TypeVar
 
 from hibali.errors import HibaliError, IncompleteError, RefusedError
 from hibali.locations import Location
 from hibali.text import printable
+from hibali.workers import worker_count
 from transfers.agent.identity import Identity
 from transfers.agent.protocol import Frame
 from transfers.model.entry import Entry
@@ -31,25 +31,14 @@ from transfers.model.units import (
 )
 
 IN_FLIGHT_BYTES = 64 * 1024 * 1024  # at a server of single requests: several parts, or two whole objects
-_workers: ContextVar[int] = ContextVar("workers", default=1)
 _Value = TypeVar("_Value")
 _Asked = TypeVar("_Asked")
 _Answer = TypeVar("_Answer")
 
 
-@contextmanager
-def bytes_in_flight_of(workers: int) -> Iterator[None]:
-    """Let stores that are opened meanwhile have in flight what is theirs of what one process may have."""
-    token = _workers.set(workers)
-    try:
-        yield
-    finally:
-        _workers.reset(token)
-
-
 def share_in_flight(size: int = IN_FLIGHT_BYTES) -> int:
     """Return how many bytes a store of this process may have in flight, of `size` bytes for all workers of a transfer."""
-    return max(SEGMENT_BYTES, size // _workers.get())
+    return max(SEGMENT_BYTES, size // worker_count())
 
 
 def problem_of(error: HibaliError, *, denied: bool = False) -> Problem:

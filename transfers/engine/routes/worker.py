@@ -24,9 +24,9 @@ from hibali.cancellation import Cancellation, cancelled_by, in_this_context
 from hibali.errors import CancelledError, HibaliError
 from hibali.events import Carried, Event
 from hibali.retry import Pace
-from hibali.ssh.sessions import logins_of_worker
+from hibali.workers import as_worker
 from transfers.engine.routes.stream import PacedPayloads, move_batches
-from transfers.model.store import Store, bytes_in_flight_of
+from transfers.model.store import Store
 from transfers.model.units import Committed, Item, Problem
 from transfers.pipeline.batches import packed_together
 from transfers.stores.open_store import open_store
@@ -151,8 +151,7 @@ class _Worker:
         pace = Pace(job.rate)
         problem: HibaliError | None = None
         try:
-            with ExitStack() as stack, cancelled_by(self._cancellation), logins_of_worker(job.number):
-                stack.enter_context(bytes_in_flight_of(job.workers))
+            with ExitStack() as stack, cancelled_by(self._cancellation), as_worker(job.number, job.workers):
                 source = stack.enter_context(closing(self._open(job.source)))
                 target = stack.enter_context(closing(self._open(job.target)))
                 if job.attributes:

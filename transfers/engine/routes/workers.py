@@ -50,7 +50,7 @@ def count_workers(files: int, size: int, most: int) -> int:
 
 
 def suitable_workers(request: Request) -> int:
-    """Return the most workers of a transfer for which nobody asked for a number: by the cores of this machine and the logins."""
+    """Return the most workers of a transfer without a requested number: by the cores of this machine, the logins and the stores."""
     most = min(_MOST_UNASKED, usable_cores() // _CORES_PER_WORKER)
     if most > _MOST_AMONG_OTHERS and is_shared_machine():
         most = _MOST_AMONG_OTHERS

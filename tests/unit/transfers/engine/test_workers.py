@@ -15,13 +15,14 @@ from hibali.config.model import Limits, SshSettings, local_site
 from hibali.errors import AccessError
 from hibali.events import ignore
 from hibali.locations import Location
+from hibali.workers import as_worker
 from tests.support.payloads import file_entry, items_of
 from transfers.engine.request import Request
 from transfers.engine.routes import workers
 from transfers.engine.routes.stream import StreamRoute
 from transfers.engine.routes.worker import Job, Messages, sent_item
 from transfers.engine.routes.workers import count_workers, in_batches, share_of, suitable_workers
-from transfers.model.store import IN_FLIGHT_BYTES, bytes_in_flight_of, share_in_flight
+from transfers.model.store import IN_FLIGHT_BYTES, share_in_flight
 from transfers.model.units import PACK_ITEMS, SEGMENT_BYTES, Item
 
 TOGETHER = 1000
@@ -94,9 +95,9 @@ def test_workers_of_an_object_store_are_fewer_and_share_the_bytes_in_flight(
     for ends in ((here, bucket), (bucket, here)):
         assert suitable_workers(Request("push", *ends)) == 4
     assert share_in_flight() == IN_FLIGHT_BYTES
-    with bytes_in_flight_of(2):
+    with as_worker(0, 2):
         assert share_in_flight() == IN_FLIGHT_BYTES // 2
-    with bytes_in_flight_of(64):
+    with as_worker(63, 64):
         assert share_in_flight() == SEGMENT_BYTES
 
 
