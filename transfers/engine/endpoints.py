@@ -52,6 +52,7 @@ class Endpoints:
         root: the store at the location of the source.
         source: `root`, or one file of its parent folder.
         target: the store that is written.
+        existed: whether its root existed when it was opened.
         stack: closes everything that the attempt opens.
     """
 
@@ -59,6 +60,7 @@ class Endpoints:
     root: Store
     source: Source
     target: Store
+    existed: bool
     stack: ExitStack
 
     @property
@@ -210,8 +212,8 @@ class _Opener(ViewOpener):
         if problems:
             raise problems[0]
 
-    def open_target(self, location: Location) -> Store:
-        """Open a target, or the view of it that an option brings.
+    def open_target(self, location: Location) -> tuple[Store, Entry | None]:
+        """Open a target, or the view of it that an option brings; return it and its root, if that exists.
 
         Raises:
             RefusedError: packs and plain files would be mixed, or the root of a schedule was replaced.
@@ -221,7 +223,8 @@ class _Opener(ViewOpener):
         plain = self.open(location)
         self._to_close.append(plain)
         plain.become_target()
-        if plain.stat() is None:
+        root = plain.stat()
+        if root is None:
             check_root_exists(location, plain, self.open, plain.missing_names())
         known = _known_roots(request, plain)
         if known is not None:
@@ -241,10 +244,10 @@ class _Opener(ViewOpener):
             if view is not None:
                 self._to_close[-1] = view  # it closes the plain one
                 self._stores.append(view)
-                return view
+                return view, view.stat()
         refuse_packed(plain, location.text)
         self._stores.append(plain)
-        return plain
+        return plain, root
 
 
 def _open_both(opener: _Opener) -> Endpoints:
@@ -272,20 +275,19 @@ def _open_both(opener: _Opener) -> Endpoints:
     # only if the source has no other request to answer first
     if request.saved is None and not request.rules.xattrs:
         store.list_ahead()
-    opened = opener.open_target(target)
-    existing = opened.stat()
+    opened, existing = opener.open_target(target)
     if existing is not None and existing.kind is Kind.FILE:
         raise UsageError(
             "not-a-folder", "the source is a folder and the target is a file", subject=target.text
         )
-    return Endpoints(request, store, store, opened, opener.stack)
+    return Endpoints(request, store, store, opened, existing is not None, opener.stack)
 
 
 def _open_file(opener: _Opener, store: Store, target: Location) -> Endpoints:
     """Open the folders around one file at the source and at the target."""
     request, source = opener.request, opener.request.source
     name = source.name if target.slash else target.name
-    opened = opener.open_target(target if target.slash else target.parent)
+    opened, above = opener.open_target(target if target.slash else target.parent)
     reason = name_problem(name, opened.facts)
     if reason:
         raise RefusedError(
@@ -304,7 +306,8 @@ def _open_file(opener: _Opener, store: Store, target: Location) -> Endpoints:
     if request.rules.delete:
         raise UsageError("delete-one-file", "--delete cannot be used with a single file", subject=source.text)
     folder = opener.register(opener.parent(store, source))
-    return Endpoints(request, store, SingleSource(folder, source.name, name), opened, opener.stack)
+    single = SingleSource(folder, source.name, name)
+    return Endpoints(request, store, single, opened, above is not None, opener.stack)
 
 
 def _leads_to_folder(opener: _Opener, target: Location, existing: Entry | None) -> bool:

@@ -214,7 +214,7 @@ def _attempt(operation: Operation, stack: ExitStack) -> None:
     request, recorder = operation.request, operation.recorder
     endpoints = connect(operation, stack)
     target, route = endpoints.target, operation.route
-    existed = target.stat() is not None
+    existed = endpoints.existed
     lock = lock_existing(endpoints, exists=existed)
     _resume(operation, endpoints)
     plan = operation.reconnection.until_done(lambda: make_plan(operation, endpoints), anew=True)
