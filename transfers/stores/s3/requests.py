@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+import socket
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -179,6 +180,9 @@ class Requests:
             proxies=self.proxies,
             timeout=(_CONNECT_SECONDS, patience),
             max_pool_connections=self.connections,
+            # urllib3's default, which botocore replaces: else a small body waits 40 ms or a round trip for the
+            # answer to its headers
+            socket_options=[(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)],
         )
         pools = self._session._pool_classes_by_scheme  # noqa: SLF001  # urllib3's setting, which botocore gives no name
         pools.update({scheme: watched(kind) for scheme, kind in pools.items()})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -54,6 +55,22 @@ def open_bucket(server: ScriptedServer, hibali_home: Any) -> Iterator[Callable[.
 
 def requests_of(store: S3Store) -> Requests:
     return store.requests
+
+
+def test_a_small_body_does_not_wait_for_the_answer_to_its_headers(
+    open_bucket: Callable[..., S3Store], server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options: list[tuple[Any, ...]] = []
+    set_option = socket.socket.setsockopt
+
+    def note(self: socket.socket, *option: Any) -> None:
+        options.append(option)
+        set_option(self, *option)
+
+    monkeypatch.setattr(socket.socket, "setsockopt", note)
+    server.respond = lambda *_: (200, {}, b"")
+    requests_of(open_bucket()).request("PUT", b"a", body=b"x")
+    assert (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1) in options
 
 
 def once(first: Answer, then: Answer) -> Callable[..., Answer]:
