@@ -7,8 +7,9 @@ import hashlib
 import secrets
 import threading
 from collections.abc import Collection
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any
 
 from hibali.errors import AccessError, HibaliError
@@ -18,7 +19,7 @@ from transfers.model.facts import Facts
 from transfers.stores.s3.listing import pages
 from transfers.stores.s3.requests import CHECKSUM, Requests, checksum_of
 from transfers.stores.server import probe as server_probe
-from transfers.stores.server.keys import time_of
+from transfers.stores.server.keys import Listed, time_of
 from transfers.stores.server.probe import LONG_NAME, refused_characters, run_probe
 
 _CONTENT = b"hibali tests what this server checks\n"
@@ -28,6 +29,7 @@ _ODD = (b"\\", b"\n", b"\r", b"\t", b"\x01", b"\x7f")
 _TABLE = "buckets"
 _KEY_BYTES = 1024  # Amazon S3 user guide, "Naming Amazon S3 objects"
 _STALE_SECONDS = 3600  # a probe this old has ended
+_AT_A_TIME = 10  # requests: as many as have no need to wait for another one
 SEGMENT_BYTES = 16 * 1024 * 1024  # each costs the server as much as a small object does
 
 
@@ -123,32 +125,51 @@ class _Probe:
         self.stopped = threading.Event()
 
     def run(self) -> ServerSupport:
-        """Run the probe. Raise `CancelledError` once `stopped` is set."""
-        first = self._put(self._base, headers={"x-amz-meta-sha256": "known"})
-        etag = first.etag
-        head = self._requests.request("HEAD", self._base)
+        """Run the probe, with requests for different keys at a time. Raise `CancelledError` once `stopped` is set."""
+        etag = self._put(self._base, headers={"x-amz-meta-sha256": "known"}).etag
+        odd = {self._base + b"x" + each + b"x": each for each in _ODD}
+        with _threads() as pool:
+            conditions = pool.submit(self._conditions, etag)
+            checks_sha256 = pool.submit(self._refused, self._base + b"w", sha256=_WRONG)
+            checks_checksum = pool.submit(self._checks_checksum)
+            refuses_new = pool.submit(self._refused, self._base + b"n", **{"If-None-Match": "*"})
+            committed = set(compress(odd, pool.map(self._holds, odd)))
+            metadata, refuses_existing, conditional_replace = conditions.result()
         return ServerSupport(
             writable=True,
-            checks_sha256=self._refused(self._base + b"w", sha256=_WRONG),
-            checks_checksum=self._refused(self._base + b"c", **{CHECKSUM: _checksum(b"")})
-            and not self._refused(self._base + b"c", **{CHECKSUM: _checksum(_CONTENT)}),
+            checks_sha256=checks_sha256.result(),
+            checks_checksum=checks_checksum.result(),
             md5_etags=etag == hashlib.md5(_CONTENT, usedforsecurity=False).hexdigest(),
-            conditional_create=self._refused(self._base, **{"If-None-Match": "*"})
-            and not self._refused(self._base + b"n", **{"If-None-Match": "*"}),
-            conditional_replace=self._refused(self._base, **{"If-Match": f'"{"0" * 32}"'})
-            and not self._refused(self._base, **{"If-Match": f'"{etag}"'}),
-            metadata=head.headers.get("x-amz-meta-sha256") == "known",
-            **self._names(),
+            conditional_create=refuses_existing and not refuses_new.result(),
+            conditional_replace=conditional_replace,
+            metadata=metadata,
+            **self._names(odd, committed),
         )
 
     def clean(self, folder: bytes) -> None:
         """Remove this probe's objects, and old ones of killed probes (by the server's clock)."""
         now = self._requests.request("HEAD", accept=_REFUSALS).seconds
-        for listed in [listed for page in pages(self._requests, folder) for listed in page]:
+
+        def remove(listed: Listed) -> None:
             key = folder + listed.path
             is_stale = now is not None and now - time_of(listed.modified) / 1e9 > _STALE_SECONDS
             if key.startswith(self._base) or is_stale:
                 self._requests.request("DELETE", key, accept=_REFUSALS | {500})
+
+        with _threads() as pool:
+            list(pool.map(remove, [listed for page in pages(self._requests, folder) for listed in page]))
+
+    def _conditions(self, etag: str) -> tuple[bool, bool, bool]:
+        """Return whether the first object has its metadata, is protected from a second one, and is replaced by ETag."""
+        head = self._requests.request("HEAD", self._base)
+        refuses_existing = self._refused(self._base, **{"If-None-Match": "*"})
+        replaces = self._refused(self._base, **{"If-Match": f'"{"0" * 32}"'})
+        replaces = replaces and not self._refused(self._base, **{"If-Match": f'"{etag}"'})
+        return head.headers.get("x-amz-meta-sha256") == "known", refuses_existing, replaces
+
+    def _checks_checksum(self) -> bool:
+        refused = self._refused(self._base + b"c", **{CHECKSUM: _checksum(b"")})
+        return refused and not self._refused(self._base + b"c", **{CHECKSUM: _checksum(_CONTENT)})
 
     def _refused(self, key: bytes, *, sha256: str | None = None, **headers: str) -> bool:
         return self._put(key, headers=headers, sha256=sha256, accept=_REFUSALS).status >= 300
@@ -171,10 +192,17 @@ class _Probe:
             "PUT", key, body=_CONTENT, headers=headers, sha256=sha256, accept=accept
         )
 
-    def _names(self) -> dict[str, Any]:
-        tried = {self._base + b"x" + odd + b"x": odd for odd in _ODD}
+    def _names(self, odd: dict[bytes, bytes], committed: set[bytes]) -> dict[str, Any]:
+        """Probe further names, after all requests for the first object, and return what all names say.
+
+        Args:
+            odd: the characters in the names tried so far.
+            committed: those of them that the server accepted.
+        """
         both = {self._base, self._base + b"/x"}  # the first one exists already
-        committed = {self._base} | {key for key in (*tried, self._base + b"/x") if self._holds(key)}
+        committed.add(self._base)
+        if self._holds(self._base + b"/x"):
+            committed.add(self._base + b"/x")
         long = self._base + b"l" * LONG_NAME
         # A server that stores files of these names has their limit. rclone lists the long name although it cannot
         # be written, and would keep its folder, which would show as a prefix after a refused push.
@@ -183,10 +211,14 @@ class _Probe:
         found = {self._base + listed.path for page in pages(self._requests, self._base) for listed in page}
         found &= committed
         return {
-            "refuses": refused_characters(tried, found),
+            "refuses": refused_characters(odd, found),
             "name_bytes": 0 if long in found else 255,
             "file_and_folder": both <= found,
         }
+
+
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="probe")
 
 
 def _checksum(content: bytes) -> str:
