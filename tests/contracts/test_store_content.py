@@ -19,7 +19,7 @@ from tests.support.payloads import MTIME, file_entry, items_of, payload_of, payl
 from tests.support.trees import Link, make_tree, sha256
 from transfers.model.entry import Entry, Kind, Verification
 from transfers.model.store import Store
-from transfers.model.units import Committed, Item, Payload, Unit
+from transfers.model.units import PACK_BYTES, Committed, Item, Payload, Unit
 from transfers.pipeline.batches import group_units
 
 MIB = 1 << 20
@@ -221,17 +221,18 @@ def test_segments_out_of_order_never_make_a_wrong_file(subject: Subject) -> None
 
 def test_content_with_a_wrong_digest_is_not_committed(subject: Subject) -> None:
     store = subject.fresh()
-    contents = {b"a": b"right", b"b": b"right too", b"large": LARGE}
+    # what is over 1 MiB but not in segments has a way of its own at object stores
+    contents = {b"a": b"right", b"b": b"right too", b"large": LARGE, b"whole": b"w" * (PACK_BYTES - 1)}
     put(store, {b"a": b"old a"})
     spoiled = []
-    for payload in payloads_of(items_of(file_entry(p, c) for p, c in contents.items()), contents):
+    for payload in payloads_of(items_of(file_entry(p, c) for p, c in sorted(contents.items())), contents):
         data = bytearray(payload.data)
         data[0] ^= 1  # the first file of a pack, the first byte of a segment
         spoiled.append(
             Payload(payload.unit, bytes(data), payload.sizes, payload.digests, payload.verifications)
         )
     answers = {one.item.entry.path: one for one in write(store, iter(spoiled))}
-    assert {path for path, one in answers.items() if one.problem} == {b"a", b"large"}
+    assert {path for path, one in answers.items() if one.problem} == {b"a", b"large", b"whole"}
     assert all(one.problem is None or one.problem.retryable for one in answers.values())
     assert subject.files() == {b"a": b"old a", b"b": b"right too"}
 

@@ -15,7 +15,7 @@ from hibali.http.errors import not_partial
 from transfers.remote.shared_memory import allocate_buffer
 from transfers.stores.s3.credentials import Credentials
 from transfers.stores.s3.errors import from_obstore
-from transfers.stores.s3.requests import CHECKSUM, Requests, checksum_of, is_plain
+from transfers.stores.s3.requests import CHECKSUM, Pieces, Requests, checksum_of, is_plain
 from transfers.stores.server.reading import Got, changed
 
 if TYPE_CHECKING:
@@ -46,15 +46,21 @@ class Bulk:
         self._stores: dict[tuple[bool, Credentials | None], Any] = {}
         self._opening = threading.Lock()
 
+    def sends_digest(self, key: bytes, content: Bytes | Pieces) -> bool:
+        """Return whether `put` signs the digest that it gets; obstore signs the one of what it sends.
+
+        For large content that second hash costs more than obstore's faster requests save.
+        """
+        return isinstance(content, Pieces) or len(content) > _LARGE_BYTES or not is_plain(key)
+
     def put(
-        self, key: bytes, content: Bytes, metadata: dict[str, str], *, sha256: str, checksum: bool
+        self, key: bytes, content: Bytes | Pieces, metadata: dict[str, str], *, sha256: str, checksum: bool
     ) -> str:
         """Put a whole object and return its ETag. Raise the errors of `error_of`, or `TryLaterError`.
 
-        `checksum` adds one that the server checks. `sha256` is the content's: obstore would hash it again for
-        the signature, which for large content costs more than its faster requests save.
+        `sha256` is what the content should have; see `sends_digest`. `checksum` adds one that the server checks.
         """
-        if not is_plain(key) or len(content) > _LARGE_BYTES:
+        if isinstance(content, Pieces) or self.sends_digest(key, content):
             headers = {f"x-amz-meta-{name}": value for name, value in metadata.items()}
             if checksum:
                 headers[CHECKSUM] = checksum_of(sha256)

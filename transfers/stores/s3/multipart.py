@@ -23,11 +23,13 @@ from transfers.agent.lease import has_ended, this_process
 from transfers.stores.s3.errors import Said, code_in, error_of
 from transfers.stores.s3.requests import (
     CHECKSUM,
+    Pieces,
     Requests,
     checksum_of,
     children,
     complete_document,
     fields,
+    hex_of,
     key_bytes,
     name_of,
     parse,
@@ -276,10 +278,10 @@ class Upload:
         self._size = 0
         self._lock = threading.Lock()
 
-    def send(self, number: int, content: Bytes) -> Part | None:
+    def send(self, number: int, content: Bytes | Pieces) -> Part | None:
         """Send part `number`, counted from 1; return None if the server already has these bytes."""
-        sha256 = hashlib.sha256(content).hexdigest()
-        md5 = hashlib.md5(content, usedforsecurity=False).hexdigest() if self.claimed else ""
+        sha256 = hex_of(hashlib.sha256(), content)
+        md5 = hex_of(hashlib.md5(usedforsecurity=False), content) if self.claimed else ""
         part = self._existing.get(number)
         is_stored = part is not None and (part.size, part.sha256) == (len(content), sha256)
         if part is None or not is_stored:
@@ -296,7 +298,7 @@ class Upload:
             self._etags[number] = part.etag
             self._size += part.size
 
-    def _put(self, number: int, content: Bytes, sha256: str) -> str:
+    def _put(self, number: int, content: Bytes | Pieces, sha256: str) -> str:
         query = {"partNumber": str(number), "uploadId": self.identifier}
         headers = {CHECKSUM: checksum_of(sha256)} if self._checksum else {}
         return self._requests.request(

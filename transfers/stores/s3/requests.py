@@ -141,6 +141,34 @@ _UNEXPLAINED = frozenset({301, 400, 401, 403})  # statuses of answers to HEAD, w
 _LEAST_PATIENCE = RESPONSE_SECONDS  # minimum for a complete response
 
 
+class Pieces:
+    """A body that is sent in pieces: to join them costs more than to hash them."""
+
+    def __init__(self) -> None:
+        self._pieces: list[Bytes] = []
+        self._size = 0
+
+    def append(self, piece: Bytes) -> None:
+        """Append a piece, which must not change any more."""
+        self._pieces.append(piece)
+        self._size += len(piece)
+
+    def __len__(self) -> int:
+        """Return the bytes of all pieces."""
+        return self._size
+
+    def __iter__(self) -> Iterator[Bytes]:
+        """Yield the pieces, as `http.client` sends what is not bytes; again for each attempt."""
+        return iter(self._pieces)
+
+
+def hex_of(hashing: Any, body: Bytes | Pieces) -> str:
+    """Hash a body; return the digest in hexadecimal."""
+    for piece in body if isinstance(body, Pieces) else (body,):
+        hashing.update(piece)
+    return str(hashing.hexdigest())
+
+
 class Requests:
     """Signed requests for one bucket, each with its payload's sha256; thread-safe."""
 
@@ -200,7 +228,7 @@ class Requests:
         *,
         query: Mapping[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
-        body: Bytes = b"",
+        body: Bytes | Pieces = b"",
         sha256: str | None = None,
         accept: Collection[int] = (),
         most: int = MAX_RESPONSE_BYTES,
@@ -213,7 +241,7 @@ class Requests:
         `most` bytes, one to a range request at most the range. With `into`, the range must be sent (with status
         200, too, as rclone does) and is received there. An `urgent` one overtakes those that wait for the site's limits.
         """
-        digest = sha256 or (hashlib.sha256(body).hexdigest() if body else EMPTY_SHA256)
+        digest = sha256 or (hex_of(hashlib.sha256(), body) if body else EMPTY_SHA256)
         address = self.endpoint.address(self.bucket, key)
         if query:
             arguments = (
@@ -284,7 +312,7 @@ class Requests:
         method: str,
         url: str,
         headers: dict[str, str],
-        body: Bytes,
+        body: Bytes | Pieces,
         digest: str,
         most: int = MAX_RESPONSE_BYTES,
         into: memoryview | None = None,

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from hibali.errors import HibaliError
-from hibali.http.client import Bytes
 from transfers.model.entry import Entry, Kind, Verification
 from transfers.model.store import problem_of
 from transfers.model.units import Committed, Item, Payload, Problem
@@ -27,7 +26,7 @@ from transfers.stores.s3.multipart import (
     stored_parts,
 )
 from transfers.stores.s3.probe import ServerSupport
-from transfers.stores.s3.requests import Requests
+from transfers.stores.s3.requests import Pieces, Requests, hex_of
 from transfers.stores.server.lease import Lease, NoLease
 from transfers.stores.server.manifest import Known, ManifestLines, line_of
 from transfers.stores.server.streaming import RequestWriter
@@ -115,13 +114,13 @@ class Large:
         self._write_target = write_target
         self._part = part_bytes(item.entry.size, segment)
         self._sha256: Any = hashlib.sha256()
-        self._held = bytearray()
+        self._held = Pieces()
         self._received = 0
         self._count = 0
         self._begun: BegunUpload | None = None
         self._upload: Upload | None = None
 
-    def add(self, payload: Payload) -> tuple[int, Bytes] | None:
+    def add(self, payload: Payload) -> tuple[int, Pieces] | None:
         """Take the next segment; return number and content of a complete part. One thread calls this."""
         unit = payload.unit
         self.problem = self.problem or payload.problems.get(0)
@@ -131,15 +130,13 @@ class Large:
         if self.problem is not None:
             return None
         self._sha256.update(payload.data)
-        whole: Bytes = payload.data
-        if self._held or (len(whole) < self._part and not unit.last):
-            self._held += payload.data
-            whole = self._held
-        if (len(whole) < self._part and not unit.last) or not self._open():
+        part = self._held
+        part.append(payload.data)
+        if (len(part) < self._part and not unit.last) or not self._open():
             return None
-        self._held = bytearray()
+        self._held = Pieces()
         self._count += 1
-        return self._count, whole
+        return self._count, part
 
     def _open(self) -> bool:
         """Begin or resume the upload; return False if that is a problem of this file."""
@@ -179,7 +176,7 @@ class Large:
         self._write_target.uploads.begin(made)
         return made, {}
 
-    def send(self, number: int, content: Bytes) -> int:
+    def send(self, number: int, content: Pieces) -> int:
         """Send a part; return the bytes sent, 0 if the server has it. Thread-safe."""
         if self._upload is None or self._begun is None or self.problem is not None:
             return 0
@@ -273,7 +270,7 @@ class _Whole:
     """A file of a few segments, sent in one PUT; after a `problem`, its segments are skipped."""
 
     def __init__(self) -> None:
-        self.content = bytearray()
+        self.content = Pieces()
         self.problem: Problem | None = None
 
     def add(self, payload: Payload) -> None:
@@ -281,7 +278,7 @@ class _Whole:
         if self.problem is None and payload.unit.offset != len(self.content):
             self.problem = OUT_OF_ORDER
         if self.problem is None:
-            self.content += payload.data
+            self.content.append(payload.data)
 
 
 class S3Writer(RequestWriter):
@@ -306,27 +303,23 @@ class S3Writer(RequestWriter):
                 large.release()
             self._large.clear()
 
-    def _write_whole(self, item: Item, content: memoryview, digest: str) -> None:
-        found = hashlib.sha256(content).hexdigest()
-        if found != digest or len(content) != item.entry.size:
-            self._fail(item, CORRUPT)
-            return
-        known = known_from(item.entry, digest)
+    def _write_whole(self, item: Item, content: memoryview | Pieces, digest: str) -> None:
+        write_target, known = self._write_target, known_from(item.entry, digest)
+        bulk, is_checked = write_target.bulk, write_target.support.verifies_hashes
         try:
+            key = write_target.key_of(item.entry.path)
+            # a server that compares what it received with the source's digest needs no second hash here
+            compares = is_checked and bulk.sends_digest(key, content)
+            found = digest if compares else hex_of(hashlib.sha256(), content)
+            if not digest or found != digest or len(content) != item.entry.size:
+                self._fail(item, CORRUPT)
+                return
             self._clear_first(item)
-            etag = self._write_target.bulk.put(
-                self._write_target.key_of(item.entry.path),
-                content,
-                to_metadata(known),
-                sha256=found,
-                checksum=self._write_target.checksum,
-            )
+            etag = bulk.put(key, content, to_metadata(known), sha256=digest, checksum=write_target.checksum)
         except HibaliError as problem:
             self._fail(item, problem_of(problem))
             return
-        verification = (
-            Verification.DIGEST if self._write_target.support.verifies_hashes else _claimed(etag, content)
-        )
+        verification = Verification.DIGEST if is_checked else _claimed(etag, content)
         self._count(len(content))
         self._committed(item, known._replace(etag=etag), verification)
 
@@ -388,10 +381,10 @@ class S3Writer(RequestWriter):
         if whole.problem is not None:
             self._fail(item, whole.problem)
             return
-        content = memoryview(whole.content)
-        self._jobs.submit(len(content), self._write_whole, item, content, payload.digests[0] or "")
+        digest = payload.digests[0] or ""
+        self._jobs.submit(len(whole.content), self._write_whole, item, whole.content, digest)
 
-    def _send(self, large: Large, number: int, content: Bytes) -> None:
+    def _send(self, large: Large, number: int, content: Pieces) -> None:
         self._count(large.send(number, content))
 
     def _complete(self, large: Large, digest: str | None) -> None:
@@ -405,10 +398,7 @@ class S3Writer(RequestWriter):
         self._committed(large.item, *done)
 
 
-def _claimed(etag: str, content: memoryview) -> Verification:
+def _claimed(etag: str, content: memoryview | Pieces) -> Verification:
     """Return the verification from the server's ETag, if that is an MD5."""
-    return (
-        Verification.CLAIMED
-        if hashlib.md5(content, usedforsecurity=False).hexdigest() == etag
-        else Verification.SIZE
-    )
+    md5 = hex_of(hashlib.md5(usedforsecurity=False), content)
+    return Verification.CLAIMED if md5 == etag else Verification.SIZE
