@@ -64,3 +64,24 @@ def is_known_host(options: SshOptions, host: str, expand: Callable[[str], str]) 
         Path(file).is_file() and subprocesses.run([*search, file], timeout=15).exit_code == 0
         for file in files
     )
+
+
+def certificate_files(options: SshOptions, home: str) -> list[str]:
+    """Return the files in which ssh with these options looks for certificates (ssh_config(5), CertificateFile)."""
+    named = options.all("certificatefile") + [f"{key}-cert.pub" for key in options.all("identityfile")]
+    return [absolute(path, home) for path in named]
+
+
+def agent_socket(options: SshOptions, environment: Mapping[str, str]) -> str:
+    """Return the socket of the agent that ssh with these options asks; "" for none (ssh_config(5), IdentityAgent)."""
+    named = options.first("identityagent", "SSH_AUTH_SOCK")
+    if named == "SSH_AUTH_SOCK":
+        return environment.get("SSH_AUTH_SOCK", "")
+    if named.startswith("$"):
+        return environment.get(named[1:].strip("{}"), "")
+    return absolute(named, environment.get("HOME", "/"))
+
+
+def absolute(path: str, home: str) -> str:
+    """Return a path with `~` replaced by the given home."""
+    return home + path[1:] if path == "~" or path.startswith("~/") else path

@@ -141,12 +141,12 @@ def run(
         return CommandResult(process.returncode, _content(output), _content(errors)[-_STDERR_TAIL_BYTES:])
 
 
-def run_in_terminal(argv: Sequence[str | bytes]) -> int:
+def run_in_terminal(argv: Sequence[str | bytes], *, stdout: int = 1) -> int:
     """Run a program with this process's own streams, such as an editor, until it ends; return its exit code.
 
-    Raises `NotFoundError` for a missing program.
+    `stdout` is the descriptor to which it prints: 2 where this process prints results. Raises `NotFoundError` for a missing program.
     """
-    process = _start(argv, 0, 1, 2, None, foreground=True)
+    process = _start(argv, 0, stdout, 2, None, foreground=True)
     try:
         return process.wait()
     except BaseException:

@@ -122,6 +122,28 @@ class ProxySettings:
         return self
 
 
+@table
+class CertificateSettings:
+    """A short-lived ssh certificate, and the command that gets a new one; without it the user provides it."""
+
+    command: tuple[str, ...] = setting(argv, default=(), doc="a command that gets a new ssh certificate")
+    file: str | None = setting(
+        _FILE, default=None, doc="the file of the certificate, if ssh's configuration does not name it"
+    )
+    least_seconds: float = setting(
+        duration("10s", "30d"),
+        default=600.0,
+        name="least",
+        doc="how long it must still be valid at a login, or a quarter of its life",
+    )
+
+    def finish(self, present_keys: PresentKeys, note: Note) -> Self:
+        """Note a table without the command, which has no effect."""
+        if present_keys and not self.command:
+            note("needs command")
+        return self
+
+
 _Auth = Literal["ssh", "gsi"]
 _Transport = Literal["auto", "agent", "sftp"]
 
@@ -152,6 +174,11 @@ class SshSettings:
     )
     read_back: bool = setting(
         flag, default=True, doc="over SFTP: read back what was written, to verify its checksum"
+    )
+    certificate: CertificateSettings = setting(
+        table_of(CertificateSettings),
+        default=CertificateSettings(),
+        doc="the ssh certificate, if it is short-lived",
     )
     proxy: ProxySettings = field(default_factory=ProxySettings)  # the proxy of the site, for auth gsi
 

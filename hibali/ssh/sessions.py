@@ -25,6 +25,7 @@ from hibali.files import control_folder, lock_file, read_regular
 from hibali.rate_limits import Refusals, note_use
 from hibali.retry import pause, with_retries
 from hibali.ssh import connect_helper
+from hibali.ssh.certificates import SiteCertificate
 from hibali.ssh.explain import SESSION_LIMIT, ended_session, explain_ssh
 from hibali.ssh.gsi import ready_proxy
 from hibali.ssh.login_pace import LoginPace
@@ -192,16 +193,16 @@ class Login:
         """Log in unless there is a login already. Raises `AccessError` (never retried) or `TryLaterError`."""
         if not self.shared:
             self._check_port()
-            self._check_proxy()
             self._check_refusals()
+            self._check_credential()
             return
         if self._is_up():
             return
         with lock_file(self._socket.with_suffix(".lock")):
             if not self._is_up():
                 self._check_port()
-                self._check_proxy()
                 if self._number:
+                    self._check_credential()
                     self._log_in_once()
                 else:
                     self._log_in_with_retries()
@@ -225,10 +226,23 @@ class Login:
             argument.startswith("-p") for argument in argv
         )
 
-    def _check_proxy(self) -> None:
-        """Check the proxy here, because servers reject all bad proxies with the same message. Raises `AccessError`."""
+    def _check_credential(self) -> None:
+        """Check the proxy here, because servers reject all bad proxies with the same message, or renew the certificate.
+
+        Raises `AccessError`; while reconnecting, `TryLaterError` where no new certificate was had: the network may be down.
+        """
         if self._settings.auth == "gsi":
             self._made_proxy = ready_proxy(self._settings.proxy, subject=self.host).made
+        elif self._settings.certificate.command:
+            certificate = SiteCertificate(self._settings.certificate, self._configured(), subject=self.host)
+            try:
+                certificate.ensure(may_prompt=self._may_prompt(), on_event=self._on_event)
+            except AccessError as problem:
+                if self._attempts > 1:
+                    raise
+                raise TryLaterError(
+                    "unreachable", problem.message, subject=self.host, hint=problem.hint
+                ) from None
 
     @property
     def _command(self) -> tuple[str, ...]:
@@ -240,6 +254,7 @@ class Login:
 
     def _log_in_with_retries(self) -> None:
         self._check_refusals()
+        self._check_credential()
         try:
             with_retries(
                 self._log_in_first,

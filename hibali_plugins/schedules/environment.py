@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import pwd
 import re
@@ -18,7 +19,9 @@ from hibali import subprocesses
 from hibali.config.model import Site
 from hibali.errors import HibaliError
 from hibali.files import config_file, state_folder
+from hibali.ssh.certificates import read_certificates
 from hibali.ssh.gsi import users_proxy
+from hibali.ssh_options import absolute
 
 BARE_PATH = "/usr/bin:/bin"  # the default of cron
 _INHERITED = ("HOME", "LOGNAME", "USER", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ")
@@ -73,7 +76,6 @@ def local_zone() -> tzinfo:
 
 _NOT_AFTER = re.compile(r"^notAfter=([A-Z][a-z]{2}) +([0-9]{1,2}) ([0-9:]{8}) ([0-9]{4}) GMT$", re.MULTILINE)
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
-_VALID = re.compile(r"^\s*Valid: from \S+ to (\S+)\s*$", re.MULTILINE)
 
 Kind = Literal["certificate", "proxy"]
 
@@ -90,19 +92,6 @@ class Credential:
     renew: str
 
 
-def certificate_end(listing: str, zone: tzinfo) -> datetime | None:
-    """Return the end of an ssh certificate from `ssh-keygen -L -f`, which prints local times; None for one without an end.
-
-    Raises ValueError for other text.
-    """
-    found = _VALID.search(listing)
-    if found is None:
-        if re.search(r"^\s*Valid: (?:forever|after \S+)\s*$", listing, re.MULTILINE):
-            return None
-        raise ValueError("this is not a certificate")
-    return datetime.fromisoformat(found[1]).replace(tzinfo=zone).astimezone(UTC)
-
-
 def x509_end(output: str) -> datetime:
     """Return the end of an X.509 proxy or certificate from `openssl x509 -noout -enddate`; raises ValueError for other text."""
     found = _NOT_AFTER.search(output)
@@ -113,22 +102,18 @@ def x509_end(output: str) -> datetime:
 
 
 def ssh_certificates(site: Site, host: str, paths: Iterable[str]) -> Iterable[Credential]:
-    """Return the certificates in these files, with their ends."""
-    for path in dict.fromkeys(paths):
-        if not Path(path).is_file():
-            continue
-        try:
-            listed = subprocesses.run(
-                ["ssh-keygen", "-L", "-f", path], environment={**os.environ, "LC_ALL": "C"}, timeout=15
-            )
-            expires = certificate_end(listed.stdout.decode("utf-8", "replace"), local_zone())
-        except (HibaliError, ValueError):
-            continue
-        renew = (
-            f"Get a certificate that is valid for longer, then check it: ssh-keygen -L -f {shlex.quote(path)}"
-        )
+    """Return the certificates in these files, with their ends; none where hibali renews them."""
+    if site.ssh is None or site.ssh.certificate.command:
+        return
+    for one in read_certificates(paths):
         yield Credential(
-            site.name, "certificate", f"the ssh certificate {path} for {host}", path, expires, renew
+            site.name,
+            "certificate",
+            f"the ssh certificate {one.place} for {host}",
+            one.place,
+            None if math.isinf(one.end) else datetime.fromtimestamp(one.end, UTC),
+            f"Get a certificate that is valid for longer, then check it: ssh-keygen -L -f {shlex.quote(one.place)}; or set"
+            f" the command that gets a new one: hibali config set sites.{site.name}.ssh.certificate.command",
         )
 
 
@@ -164,8 +149,3 @@ def _x509(site: str, kind: Kind, description: str, path: str, renew: str) -> lis
     except (HibaliError, ValueError):
         return []
     return [Credential(site, kind, f"{description} {path}", path, expires, renew)]
-
-
-def absolute(path: str, home: str) -> str:
-    """Return a path with `~` replaced by the given home."""
-    return home + path[1:] if path == "~" or path.startswith("~/") else path

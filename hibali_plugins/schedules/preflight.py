@@ -18,10 +18,16 @@ from hibali.config.model import Site
 from hibali.config.settings import Settings
 from hibali.errors import AccessError, HibaliError, NotFoundError, TryLaterError
 from hibali.locations import Location
-from hibali.ssh_options import SshOptions, is_known_host, query_options
+from hibali.ssh.certificates import renew
+from hibali.ssh_options import (
+    absolute,
+    agent_socket,
+    certificate_files,
+    is_known_host,
+    query_options,
+)
 from hibali_plugins.schedules.environment import (
     Credential,
-    absolute,
     bare_environment,
     hibali_argv,
     local_zone,
@@ -228,6 +234,7 @@ def find_schedule_problems(
         methods = login_methods(site, environment)
         own = [problem for method in methods for problem in problems_of(method, now, until)]
         own += expiry_problems(other_credentials(site, environment), now, until)
+        own += [] if own else _renewal_problems(site, environment)
         if not own:
             problem = check_login(
                 site, environment, [each for each in endpoints if each.location.site == site]
@@ -237,6 +244,21 @@ def find_schedule_problems(
                 own.append(explain_login(problem, site.name, methods[0] if methods else None, set_here))
         found.extend(own)
     return found
+
+
+def _renewal_problems(site: Site, environment: Mapping[str, str]) -> list[HibaliError]:
+    """Get a new ssh certificate with this environment, to prove that nobody needs to be asked; return why that failed."""
+    if site.ssh is None or not site.ssh.certificate.command:
+        return []
+    try:
+        renew(site.ssh.certificate, subject=site.name, environment=environment)
+    except AccessError as problem:
+        problem.hint = (
+            "A schedule needs a command that asks nobody, by its absolute path and with a login of its own, such as"
+            f" that of a service account. {problem.hint}"
+        )
+        return [problem]
+    return []
 
 
 def credentials_of(config: str | None, settings: Settings, schedule: Schedule) -> list[Credential]:
@@ -323,11 +345,10 @@ def _login_method(
     if not options:
         return None
     home = environment.get("HOME", "/")
-    agent = _agent(options, environment)
+    agent = agent_socket(options, environment)
     named = options.all("identityfile") if site.ssh.auth == "ssh" else []
     keys = [absolute(path, home) for path in named]
-    certificates = [absolute(path, home) for path in options.all("certificatefile")]
-    certificates += [f"{key}-cert.pub" for key in keys]
+    files = certificate_files(options, home) if site.ssh.auth == "ssh" else []
     return LoginMethod(
         site=site.name,
         host=host,
@@ -338,20 +359,11 @@ def _login_method(
         agent=agent,
         agent_answers=bool(agent) and Path(agent).is_socket(),
         agent_ends_at_logout=_ends_at_logout(agent),
-        certificates=tuple(ssh_certificates(site, host, certificates)),
+        certificates=tuple(ssh_certificates(site, host, files)),
         host_known=is_known_host(options, host, lambda path: absolute(path, home))
         if check_host_key and not options.first("proxycommand")
         else None,
     )
-
-
-def _agent(options: SshOptions, environment: Mapping[str, str]) -> str:
-    named = options.first("identityagent", "SSH_AUTH_SOCK")
-    if named == "SSH_AUTH_SOCK":
-        return environment.get("SSH_AUTH_SOCK", "")
-    if named.startswith("$"):
-        return environment.get(named[1:].strip("{}"), "")
-    return absolute(named, environment.get("HOME", "/"))
 
 
 def _ends_at_logout(agent: str) -> bool:

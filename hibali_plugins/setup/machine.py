@@ -21,6 +21,7 @@ from hibali.retry import pause
 from hibali.ssh_options import SshOptions
 from hibali.text import counted, one_line, printable
 from hibali_plugins.setup.network import (
+    check_certificate,
     check_proxy,
     check_reachable,
     indirect_reason,
@@ -104,6 +105,8 @@ def _log_in(checks: StepList, site: Site, options: SshOptions, on_event: Listene
     except HibaliError as problem:
         _report_failure(checks, problem, known)
         return None
+    if site.ssh.auth == "ssh":
+        check_certificate(checks, site.ssh, options, site.name)
     checks.ok("host key", "known" if known else "accepted by ssh, but not from its known_hosts files")
     took = f"in {time.monotonic() - began:.1f} s" if logins else "over an existing connection"
     checks.ok("login", f"{host.facts().get('user') or 'you'} {took}")

@@ -13,6 +13,7 @@ from hibali.config.model import Site, SshSettings
 from hibali.errors import AccessError, HibaliError, NotFoundError, TryLaterError, UsageError
 from hibali.events import Listener
 from hibali.plugins import load
+from hibali.ssh.certificates import SiteCertificate
 from hibali.ssh.gsi import format_time_left, ready_proxy, seconds_left
 from hibali.ssh_options import SshOptions, is_known_host, query_options
 from hibali.system_errors import reason_of
@@ -20,6 +21,7 @@ from hibali.text import one_line, printable
 from runs.doctor_steps import StepList
 
 _SECONDS = 10.0
+_DAY_SECONDS = 86400.0
 _GREETING_BYTES = 255  # RFC 4253, 4.2
 
 
@@ -192,6 +194,21 @@ def check_proxy(checks: StepList, ssh: SshSettings, subject: str) -> bool:
         return False
     checks.ok("proxy", f"valid for {format_time_left(left)}")
     return True
+
+
+def check_certificate(checks: StepList, ssh: SshSettings, options: SshOptions, subject: str) -> None:
+    """Add the step `certificate` after a login, if ssh may have used one."""
+    found = SiteCertificate(ssh.certificate, options, subject=subject).read()
+    if found is None:
+        return
+    text = found.describe()
+    if ssh.certificate.command:
+        checks.ok("certificate", f"{text}; hibali gets a new one before a login that needs it")
+    elif found.end - time.time() > _DAY_SECONDS:
+        checks.ok("certificate", text)
+    else:
+        hint = f"To have it renewed: hibali config set sites.{subject}.ssh.certificate.command"
+        checks.warn("certificate", text, hint)
 
 
 def _check_data_host(checks: StepList, ssh: SshSettings, host: str) -> None:

@@ -372,6 +372,7 @@ _BECAUSE = {
     "username": "each user sets the account",
     "secret_keyring": "a secret of a user's own keyring",
     "ssh.command": "a command that would be run on this machine",
+    "ssh.certificate": "a command that would be run on this machine",
     "ssh.python": "a program that would be run in your account",
     "s3.credentials_command": "a command that would be run on this machine",
     "s3.swift_token_command": "a command that would be run on this machine",

@@ -101,6 +101,12 @@ def password_server() -> SshServer:
 
 
 @pytest.fixture(scope="session")
+def certificate_server() -> SshServer:
+    """Return an sshd that accepts only keys with a certificate of its authority."""
+    return _server("ssh-certificate")
+
+
+@pytest.fixture(scope="session")
 def sftp_server() -> SshServer:
     """Return an sshd that allows SFTP only."""
     return _server("sftp")

@@ -32,6 +32,7 @@ from tests.services.sge import GridEngine, start_sge
 from tests.services.slurm import Node, Slurm, start_slurm
 from tests.services.sshd import (
     SshServer,
+    start_certificate_sshd,
     start_other_account_sftp,
     start_password_sshd,
     start_sftp_gateway,
@@ -51,6 +52,7 @@ Start = Callable[[Path, Path], Any]
 SERVICES: dict[str, tuple[type, Start]] = {
     "ssh": (SshServer, start_sshd),
     "ssh-password": (SshServer, start_password_sshd),
+    "ssh-certificate": (SshServer, start_certificate_sshd),
     "sftp": (SshServer, start_sftp_gateway),
     "sftp-other-account": (SshServer, start_other_account_sftp),
     "sftp-unprivileged": (SshServer, start_unprivileged_sftp),

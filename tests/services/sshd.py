@@ -109,6 +109,16 @@ def start_password_sshd(session: Path, folder: Path) -> SshServer:
     return _started(session, server, [program("sshd", "openssh-server")])
 
 
+def start_certificate_sshd(session: Path, folder: Path) -> SshServer:
+    """Start sshd that accepts only keys with a certificate of the authority `ca` in its folder."""
+    server = _prepared(folder)
+    words = [program("ssh-keygen", "openssh-client"), "-q", "-t", "ed25519", "-N", "", "-C", "ca"]
+    subprocess.run([*words, "-f", folder / "ca"], check=True, stdin=subprocess.DEVNULL)
+    (folder / "authorized_keys").write_text("")
+    _configure(session, server, {"HOME": str(server.home)}, f"TrustedUserCAKeys {folder}/ca.pub\n")
+    return _started(session, server, [program("sshd", "openssh-server")])
+
+
 def start_sftp_gateway(session: Path, folder: Path, more: str = "") -> SshServer:
     """Start sshd that allows SFTP only; `more` are further arguments of sftp-server."""
     return start_sshd_with_command(session, folder, lambda server: f"internal-sftp -d {server.home} {more}")

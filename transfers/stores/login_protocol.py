@@ -1,7 +1,7 @@
 """Log in to the services of a site, and out again.
 
 The module of a kind of site that has logins of its own has `log_in` and `log_out`; a web server with a login_url, and any
-site with a Globus collection, have theirs.
+site with a Globus collection, have theirs. For ssh, a login is a new certificate, where the site has a command for it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from typing import Any, Literal, Protocol
 from hibali.config.model import Site
 from hibali.errors import UsageError
 from hibali.plugins import load
+from hibali.ssh_options import query_options
+from hibali.subprocesses import has_terminal
 
 
 class Prompts(Protocol):
@@ -39,8 +41,25 @@ class LoginResult:
 
 def log_in(site: Site, prompts: Prompts) -> LoginResult:
     """Log in to the service of a site if needed, and store the login for later commands. Raise `AccessError` and connection errors."""
+    certificate = _renew_certificate(site)
+    if certificate is not None and site.globus is None:
+        return certificate
     found: LoginResult = _module_with_logins(site).log_in(site, prompts)
     return found
+
+
+def _renew_certificate(site: Site) -> LoginResult | None:
+    """Get a new ssh certificate if that is needed; None if the site has no command for it. Raise `AccessError`."""
+    if site.ssh is None or not site.ssh.certificate.command:
+        return None
+    from hibali.ssh.certificates import SiteCertificate  # start-up: only for sites with certificates
+
+    options = query_options(site.ssh.command, site.ssh.host)
+    certificate = SiteCertificate(site.ssh.certificate, options, subject=site.name)
+    renewed = certificate.ensure(may_prompt=has_terminal())
+    valid = certificate.read()
+    facts: dict[str, str | int | bool] = {} if valid is None else {"certificate": valid.describe()}
+    return LoginResult(f"{site.ssh.host} by an ssh certificate", "logged in" if renewed else "same", facts)
 
 
 def log_out(site: Site) -> LoginResult:

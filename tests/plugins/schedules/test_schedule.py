@@ -13,7 +13,7 @@ from prometheus_client.openmetrics import parser as strict_parser
 from hibali.amounts import read_duration
 from hibali.errors import AccessError, UsageError
 from hibali_plugins.schedules import notices as notices_module
-from hibali_plugins.schedules.environment import Credential, certificate_end
+from hibali_plugins.schedules.environment import Credential
 from hibali_plugins.schedules.maintenance import metrics_text
 from hibali_plugins.schedules.notices import (
     Notice,
@@ -76,14 +76,6 @@ def test_notifications_of_silence_and_expiry() -> None:
         "has expired",
         "expires in 3 d",
     ]
-
-
-def test_the_end_of_a_certificate() -> None:
-    listing = "x:\n        Type: ssh\n        Valid: from 2026-01-01T00:00:00 to 2026-01-02T03:04:05\n"
-    assert certificate_end(listing, UTC) == datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-    assert certificate_end("        Valid: forever\n", UTC) is None
-    with pytest.raises(ValueError, match="not a certificate"):
-        certificate_end("nothing", UTC)
 
 
 def test_problems_that_a_login_does_not_show() -> None:
