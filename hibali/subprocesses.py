@@ -204,11 +204,12 @@ class Process:
         *,
         on_error: Callable[[bytes], None] | None = None,
         guarded: bool = False,
+        foreground: bool = False,
     ) -> None:
         """Start it in its own session, so that Ctrl-C reaches hibali and not it; `leave` are descriptors that it inherits.
 
         `on_error` is called with all its standard error, in another thread. A `guarded` program ends when the thread that
-        started it ends for any reason.
+        started it ends for any reason. `foreground` leaves it the terminal, so that it can prompt, and Ctrl-C ends it.
         """
         self._on_error = on_error
         self._process = _start(
@@ -217,7 +218,7 @@ class Process:
             subprocess.PIPE,
             subprocess.PIPE,
             environment,
-            foreground=False,
+            foreground=foreground,
             leave=leave,
         )
         self.stdin = cast("BinaryIO", self._process.stdin)

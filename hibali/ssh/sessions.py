@@ -189,6 +189,11 @@ class Login:
         """Whether channels share a master connection; where masters are forbidden, every channel is a login."""
         return self._settings.persist_seconds > 0
 
+    @property
+    def asks(self) -> bool:
+        """Whether a channel may prompt the user, so that ssh needs the terminal: without it, ssh would answer with nothing."""
+        return not self.shared and self._may_prompt()
+
     def ensure(self) -> None:
         """Log in unless there is a login already. Raises `AccessError` (never retried) or `TryLaterError`."""
         if not self.shared:
@@ -373,7 +378,12 @@ class Login:
         return ended_session(status, output, shlex.join([*self._settings.command, self.host]), subject)
 
     def words_of_server(self) -> bytes:
-        """Return what the server prints instead of starting a program: it discards the standard error of SFTP servers."""
+        """Return what the server prints instead of starting a program: it discards the standard error of SFTP servers.
+
+        Nothing where that needs another login with a prompt.
+        """
+        if self.asks:
+            return b""
         finished = subprocesses.run(self.argv("sftp-server"), timeout=_WORDS_SECONDS)
         return b"" if b"sftp connections only" in finished.stdout else finished.stderr + finished.stdout
 

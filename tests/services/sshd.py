@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import shlex
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -117,6 +118,51 @@ def start_certificate_sshd(session: Path, folder: Path) -> SshServer:
     (folder / "authorized_keys").write_text("")
     _configure(session, server, {"HOME": str(server.home)}, f"TrustedUserCAKeys {folder}/ca.pub\n")
     return _started(session, server, [program("sshd", "openssh-server")])
+
+
+# what pam_exec runs: a code counts once, and every attempt is written down
+_CHECK_CODE = """#!/bin/sh
+cd {folder} || exit 1
+code=$(tr -d '\\0')
+echo "$code" >> tried
+exec 9> codes.lock
+flock 9
+grep -qxF -- "$code" codes && ! grep -qxF -- "$code" used && echo "$code" >> used
+"""
+
+
+def start_one_time_code_sshd(session: Path, folder: Path, more: str = "") -> SshServer:
+    """Start sshd that asks PAM for a one-time code at each login; it requires root.
+
+    Valid codes are the lines of `codes` in its folder; `tried` has all that came, `used` those that were accepted.
+    """
+    if os.geteuid() != 0 or not _may_unshare():
+        raise MissingPackageError("sshd with its own PAM configuration needs root and mount namespaces")
+    sshd = program("sshd", "openssh-server")
+    server = _prepared(folder)
+    for name in ("codes", "used", "tried"):
+        (folder / name).write_text("")
+    check = folder / "check-code"
+    check.write_text(_CHECK_CODE.format(folder=shlex.quote(str(folder))))
+    check.chmod(0o700)
+    (folder / "pam.d").mkdir()
+    rules = [f"auth required pam_exec.so quiet expose_authtok {check}"]
+    rules += [f"{kind} required pam_permit.so" for kind in ("auth", "account", "session")]
+    (folder / "pam.d" / "sshd").write_text("".join(f"{rule}\n" for rule in rules))
+    _configure(session, server, {"HOME": str(server.home)}, more)
+    config = folder / "sshd_config"
+    text = config.read_text()
+    for old, new in (
+        ("UsePAM no", "UsePAM yes"),
+        ("KbdInteractiveAuthentication no", "KbdInteractiveAuthentication yes"),
+        ("AuthenticationMethods publickey", "AuthenticationMethods keyboard-interactive"),
+        ("PermitRootLogin prohibit-password", "PermitRootLogin yes"),
+    ):
+        text = text.replace(old, new)
+    config.write_text(text)
+    enter = [program("unshare", "util-linux"), "--mount", "--propagation", "slave", "/bin/sh", "-c"]
+    mount = 'mount --bind "$1" /etc/pam.d; shift; exec "$@"'
+    return _started(session, server, [*enter, mount, "sh", str(folder / "pam.d"), sshd])
 
 
 def start_sftp_gateway(session: Path, folder: Path, more: str = "") -> SshServer:

@@ -57,7 +57,7 @@ class Terminal:
         deadline = time.monotonic() + seconds
         while not seen(self.screen()):
             assert time.monotonic() < deadline, f"not seen:\n{self.screen()}\n{self.written[-2000:]!r}"
-            assert self._read(0.2) or self.process.poll() is None, f"ended before:\n{self.screen()}"
+            assert self.read(0.2) or self.process.poll() is None, f"ended before:\n{self.screen()}"
         return self.screen()
 
     def end(self, seconds: float = 60) -> int:
@@ -65,13 +65,14 @@ class Terminal:
         deadline = time.monotonic() + seconds
         while self.process.poll() is None:
             assert time.monotonic() < deadline, f"does not end:\n{self.screen()}"
-            self._read(0.05)
-        while self._read(0.05):
+            self.read(0.05)
+        while self.read(0.05):
             pass
         os.close(self._ours)
         return self.process.returncode
 
-    def _read(self, seconds: float) -> bool:
+    def read(self, seconds: float) -> bool:
+        """Read what it writes within a time; return whether it wrote anything."""
         ready, _, _ = select.select([self._ours], [], [], seconds)
         try:
             came = os.read(self._ours, 65536) if ready else b""

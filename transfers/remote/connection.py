@@ -172,7 +172,8 @@ class Connection:
         self.memory = memory = arena() if here else None
         self._here = here
         self._login = login
-        self._process = Process(argv, leave=() if memory is None else (memory.descriptor,))
+        asks = login is not None and login.asks
+        self._process = Process(argv, leave=() if memory is None else (memory.descriptor,), foreground=asks)
         self._stall, self._stalled = stall, threading.Event()
         self._input: Any = _Pipe(self._process.stdout, self._stalled)
         self._output: Any = _Pipe(self._process.stdin, self._stalled)

@@ -219,7 +219,7 @@ class Channel:
         """
         self.subject = subject
         self.login = login
-        self._process = Process(argv)
+        self._process = Process(argv, foreground=login is not None and login.asks)
         self._sending = threading.Lock()
         self._changed = threading.Condition()
         self._pending: dict[int, Pending] = {}

@@ -307,7 +307,9 @@ class SftpHost:
 
         def started(login: Login) -> CommandResult:
             login.ensure()
-            found = subprocesses.run(login.argv(line), stdin=stdin, timeout=timeout, most=_OUTPUT_MOST)
+            found = subprocesses.run(
+                login.argv(line), stdin=stdin, timeout=timeout, most=_OUTPUT_MOST, foreground=login.asks
+            )
             if found.exit_code == _REFUSED:
                 raise login.explain(found.stderr)
             return CommandResult(found.exit_code, found.stdout[:_OUTPUT], found.stderr)

@@ -1,0 +1,148 @@
+"""Test logins with one-time codes at a real PAM: few prompts, and never a code twice or an empty one, which can lock an account."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.services.processes import MissingPackageError, end_all
+from tests.services.sshd import SshServer, start_one_time_code_sshd
+from tests.support.requirements import skip_or_fail
+from tests.support.terminal import Terminal
+from tests.support.trees import make_tree, random_bytes
+
+_PROMPT = re.compile(rb"Password:")
+
+
+class CodeSite:
+    """The site `far`, and a person at a terminal who types a new code at each prompt."""
+
+    def __init__(self, hibali: Any, server: SshServer) -> None:
+        self.hibali = hibali
+        self.folder = Path(server.folder)
+        self._server = server
+        self._codes = 0
+        (server.home / "data").mkdir()
+
+    def configure(self, more: str = "") -> None:
+        """Write the configuration; `more` are further settings of the ssh table."""
+        self.hibali.home.config.write_text(
+            f'[sites.far]\nkind = "ssh"\nroots = {{ data = "{self._server.home}/data" }}\ndefault_root = "data"\n'
+            '[sites.far.limits]\nlogin_interval = "0s"\nreconnect = "0s"\n'
+            f'[sites.far.ssh]\nhost = "{self._server.host}"\ncommand = {json.dumps(self._server.command)}\n{more}\n'
+        )
+
+    def start(self, line: str) -> Terminal:
+        """Start a command on a terminal."""
+        return Terminal(self.hibali.command(*line.split()), self.hibali.env, cwd=self.hibali.home.folder)
+
+    def answer(self, terminal: Terminal) -> int:
+        """Type a code at each prompt until the command ends; return the number of prompts."""
+        prompts = 0
+        while terminal.process.poll() is None:
+            prompts += self.answer_next(terminal, prompts)
+        return prompts
+
+    def answer_next(self, terminal: Terminal, answered: int) -> bool:
+        """Wait a moment for a further prompt, and type a code there; return whether there was one."""
+        terminal.read(0.1)
+        if len(_PROMPT.findall(terminal.written)) <= answered:
+            return False
+        self._codes += 1
+        code = f"code{self._codes:04d}"
+        with (self.folder / "codes").open("a") as stream:
+            stream.write(f"{code}\n")
+        terminal.press(f"{code}\n".encode())
+        return True
+
+    def prompts_of(self, line: str, code: int = 0) -> int:
+        """Run a command; return the number of its prompts."""
+        terminal = self.start(line)
+        prompts = self.answer(terminal)
+        assert terminal.end() == code, terminal.written.decode()
+        return prompts
+
+    @property
+    def tried(self) -> list[str]:
+        """All codes that reached the server."""
+        return (self.folder / "tried").read_text().splitlines()
+
+
+@pytest.fixture
+def site(hibali: Any, tmp_path: Path) -> Iterator[CodeSite]:
+    session = tmp_path / "own"
+    session.mkdir()
+    try:
+        server = start_one_time_code_sshd(session, tmp_path / "sshd", "MaxSessions 1\n")
+        make_tree(hibali.home.folder / "d", {b"a": b"1", b"b": random_bytes(3, 5_000_000)})
+        yield CodeSite(hibali, server)
+    except MissingPackageError as problem:
+        skip_or_fail(str(problem))
+    finally:
+        end_all(session)
+
+
+COMMANDS = (
+    "push d far:d",
+    "ls far:d",
+    "sync d far:d --delete",
+    "verify far:d",
+    "pull far:d back",
+    "sites check far",
+    "doctor far --no-job",
+)
+
+
+@pytest.mark.parametrize("transport", ["agent", "sftp"])
+def test_a_login_that_is_kept_asks_once_for_all_commands(site: CodeSite, transport: str) -> None:
+    site.configure(f'transport = "{transport}"')
+    assert [site.prompts_of(line) for line in COMMANDS] == [1] + [0] * (len(COMMANDS) - 1)
+    assert site.tried == ["code0001"]
+
+
+@pytest.mark.parametrize("transport", ["agent", "sftp"])
+def test_where_no_login_is_kept_each_command_asks_once(site: CodeSite, transport: str) -> None:
+    site.configure(f'persist = "no"\ntransport = "{transport}"')
+    assert [site.prompts_of(line) for line in COMMANDS] == [1] * len(COMMANDS)
+    assert site.tried == [f"code{number:04d}" for number in range(1, 1 + len(COMMANDS))]
+
+
+@pytest.mark.parametrize("more", ["", 'persist = "no"'])
+def test_without_a_terminal_no_code_is_tried(site: CodeSite, more: str) -> None:
+    site.configure(more)
+    answer = site.hibali("ls", "far:", "--json", exit=4)
+    assert answer.last["code"] == "login-refused"
+    assert site.tried == []
+
+
+def test_a_command_interrupted_at_its_prompt_sends_nothing(site: CodeSite) -> None:
+    site.configure('persist = "no"')
+    terminal = site.start("push d far:d")
+    terminal.until(lambda screen: "Password:" in screen)
+    terminal.press(b"\x03")
+    assert terminal.end() == 128 + signal.SIGINT
+    time.sleep(0.5)
+    assert site.tried == []
+
+
+def test_a_transfer_that_is_interrupted_without_a_kept_login_is_resumed(site: CodeSite) -> None:
+    site.configure('persist = "no"')
+    config = site.hibali.home.config
+    config.write_text(
+        config.read_text().replace("[sites.far.limits]", '[sites.far.limits]\nbandwidth = "1MB"')
+    )
+    terminal = site.start("push d far:d")
+    while not site.answer_next(terminal, 0):
+        pass
+    time.sleep(2.5)
+    terminal.press(b"\x03")
+    assert terminal.end() == 128 + signal.SIGINT, terminal.written.decode()
+    assert site.prompts_of("push d far:d") == 1
+    assert site.prompts_of("verify d far:d") == 1
