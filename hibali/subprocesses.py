@@ -141,17 +141,44 @@ def run(
         return CommandResult(process.returncode, _content(output), _content(errors)[-_STDERR_TAIL_BYTES:])
 
 
-def run_in_terminal(argv: Sequence[str | bytes], *, stdout: int = 1) -> int:
+def run_in_terminal(argv: Sequence[str | bytes], *, stdout: int = 1, timeout: float | None = None) -> int:
     """Run a program with this process's own streams, such as an editor, until it ends; return its exit code.
 
-    `stdout` is the descriptor to which it prints: 2 where this process prints results. Raises `NotFoundError` for a missing program.
+    `stdout` is the descriptor to which it prints: 2 where this process prints results. After `timeout` seconds it is
+    killed. Raises `TryLaterError("timed-out")`, and `NotFoundError` for a missing program.
     """
     process = _start(argv, 0, stdout, 2, None, foreground=True)
+    with _terminal_restored():
+        try:
+            return process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            _kill(process)
+            raise TryLaterError(
+                "timed-out", f"did not end within {timeout:g} s", subject=_program_name(argv[0])
+            ) from None
+        except BaseException:
+            _kill(process)
+            raise
+
+
+@contextlib.contextmanager
+def _terminal_restored() -> Iterator[None]:
+    """Restore the settings of the terminal: a program that is killed at a hidden prompt leaves it without echo."""
+    import termios  # start-up: only where a program may prompt
+
     try:
-        return process.wait()
-    except BaseException:
-        _kill(process)
-        raise
+        before = termios.tcgetattr(0) if os.tcgetpgrp(0) == os.getpgrp() else None
+    except (OSError, termios.error):
+        before = None
+    if before is None:  # none, or that of another job, which may not be touched
+        yield
+        return
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError, termios.error):
+            if os.tcgetpgrp(0) == os.getpgrp():
+                termios.tcsetattr(0, termios.TCSANOW, before)
 
 
 def _stdin_file(content: bytes) -> BinaryIO:
@@ -212,6 +239,9 @@ class Process:
         started it ends for any reason. `foreground` leaves it the terminal, so that it can prompt, and Ctrl-C ends it.
         """
         self._on_error = on_error
+        self._restored = contextlib.ExitStack()
+        if foreground:
+            self._restored.enter_context(_terminal_restored())
         self._process = _start(
             [sys.executable, "-I", "-S", _PARENT_GUARD, str(os.getpid()), *argv] if guarded else argv,
             subprocess.PIPE,
@@ -278,6 +308,10 @@ class Process:
 
     def end(self, patience: float = 5.0) -> int:
         """Close its input, wait, then kill it; returns the exit code."""
+        with self._restored:
+            return self._end(patience)
+
+    def _end(self, patience: float) -> int:
         with contextlib.suppress(OSError):
             self.stdin.close()
         try:

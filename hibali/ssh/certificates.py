@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import os
 import re
@@ -15,9 +16,16 @@ from pathlib import Path
 
 from hibali import subprocesses
 from hibali.config.model import CertificateSettings
-from hibali.errors import AccessError, HibaliError
+from hibali.errors import AccessError, HibaliError, TryLaterError
 from hibali.events import Listener, Noted, ignore
-from hibali.files import control_folder, lock_file, private_folder
+from hibali.files import (
+    control_folder,
+    lock_file,
+    private_folder,
+    read_regular,
+    state_folder,
+    write_atomic,
+)
 from hibali.ssh_options import SshOptions, absolute, agent_socket, certificate_files
 from hibali.text import printable
 
@@ -26,10 +34,14 @@ _VALID = re.compile(
     r"^\s*Valid: (?:(forever)|(?:from|after) (\S+)|before \S+)(?: to (\S+))?\s*$", re.MULTILINE
 )
 _BEFORE = re.compile(r"^\s*Valid: before (\S+)\s*$", re.MULTILINE)
+_AUTHORITY = re.compile(r"^\s*Signing CA: \S+ (SHA256:\S+)")
 _IN_AGENT = re.compile(rb"^\S+-cert-v01@openssh\.com \S+.*$", re.MULTILINE)
 _TOOL_SECONDS = 15.0
-_RENEWING_SECONDS = 120.0  # a person may have to confirm a code in a browser
-_FAILED_SECONDS = 30.0  # logins that start at the same time share one failure
+_RENEWING_SECONDS = 120.0
+_CONFIRMING_SECONDS = 300.0  # a person may have to confirm a code in a browser
+# After a failure the command is not run for this time, which doubles up to the last: some services lock accounts.
+_FAILED_SECONDS, _MOST_FAILED_SECONDS = 30.0, 600.0
+_SKEW_SECONDS = 300.0  # the clock of the authority may be ahead of this machine's
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +54,7 @@ class Certificate:
     place: str
     begin: float
     end: float
+    authority: str = ""  # the fingerprint of the key that signed it
 
     def lasts(self, least: float, now: float) -> bool:
         """Return whether it is valid for `least` seconds more, or for a quarter of its life where that is shorter."""
@@ -49,7 +62,7 @@ class Certificate:
 
     def is_valid(self, now: float) -> bool:
         """Return whether it is valid now."""
-        return self.begin <= now < self.end
+        return self.begin - _SKEW_SECONDS <= now < self.end
 
     def describe(self) -> str:
         """Return for users until when it is valid, and where it is."""
@@ -60,16 +73,17 @@ class Certificate:
 
 def parse_certificates(listing: str, place: str) -> list[Certificate]:
     """Return the certificates that `ssh-keygen -L` lists in UTC; pure."""
-    found = []
+    found, authority = [], ""
     for line in listing.splitlines():
-        before, valid = _BEFORE.match(line), _VALID.match(line)
-        if before:
-            found.append(Certificate(place, 0.0, _seconds(before[1])))
+        before, valid, signed = _BEFORE.match(line), _VALID.match(line), _AUTHORITY.match(line)
+        if signed:
+            authority = signed[1]
+        elif before:
+            found.append(Certificate(place, 0.0, _seconds(before[1]), authority))
         elif valid:
-            begin, end = valid[2], valid[3]
-            found.append(
-                Certificate(place, _seconds(begin) if begin else 0.0, _seconds(end) if end else math.inf)
-            )
+            begin = _seconds(valid[2]) if valid[2] else 0.0
+            end = _seconds(valid[3]) if valid[3] else math.inf
+            found.append(Certificate(place, begin, end, authority))
     return found
 
 
@@ -108,63 +122,142 @@ def _listed(
         return []
 
 
-_failed: dict[str, tuple[float, AccessError]] = {}  # by certificate: when its command failed, and why
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    problem: AccessError
+    at: float  # by the clock of this process
+    pause: float  # seconds before the command is run again
+
+
+_failures: dict[str, _Failure] = {}  # by certificate, in this process
+_had: set[str] = set()  # certificates that this process once had: without a new one, the network may be down
 
 
 class SiteCertificate:
-    """The certificate of one site's logins; without a command there is nothing to renew."""
+    """The certificate of one site's logins; without a command there is nothing to renew.
+
+    Certificates of other sites may be in the same agent, so that only those count which the authority signed that signed the
+    last one of the command; where `file` is set, only those in it.
+    """
 
     def __init__(self, settings: CertificateSettings, options: SshOptions, *, subject: str) -> None:
         """`options` are those of ssh for the host `subject`."""
         self._settings = settings
         self._options = options
         self._subject = subject
+        source = repr((settings.command, settings.file))
+        self._name = hashlib.sha256(source.encode()).hexdigest()[:16]
 
     def read(self) -> Certificate | None:
         """Return the certificate that is valid for longest; None if none is valid now."""
-        home, now = os.environ.get("HOME", "/"), time.time()
-        own = self._settings.file
+        authority = "" if self._settings.file or not self._settings.command else self._authority()
+        valid = [one for one in self._valid() if not authority or one.authority == authority]
+        return max(valid, key=lambda one: one.end, default=None)
+
+    def _valid(self) -> Iterator[Certificate]:
+        home, now, own = os.environ.get("HOME", "/"), time.time(), self._settings.file
         paths = [absolute(own, home)] if own else certificate_files(self._options, home)
         agent = "" if own else agent_socket(self._options, os.environ)
-        valid = (one for one in read_certificates(paths, agent) if one.is_valid(now))
-        return max(valid, key=lambda one: one.end, default=None)
+        return (one for one in read_certificates(paths, agent) if one.is_valid(now))
 
     def ensure(self, *, may_prompt: bool, on_event: Listener = ignore) -> bool:
         """Renew it unless it lasts; return whether the command ran.
 
         With `may_prompt` the command gets the terminal, where it can show a code or an address; else it can ask nobody.
-        Raises `AccessError`: `certificate-not-renewed`, `certificate-missing`.
+
+        Raises:
+            AccessError: `certificate-not-renewed`, `certificate-missing`.
+            TryLaterError: the same, if this process had a certificate before.
         """
         if not self._settings.command or self._lasts():
             return False
-        name = hashlib.sha256(repr((self._settings.command, self._settings.file)).encode()).hexdigest()[:16]
-        with lock_file(private_folder(control_folder() / "certificates") / f"{name}.lock"):
+        with lock_file(private_folder(control_folder() / "certificates") / f"{self._name}.lock"):
             if self._lasts():  # another process renewed it meanwhile
                 return False
-            at, problem = _failed.get(name, (0.0, None))
-            if problem is not None and time.monotonic() - at < _FAILED_SECONDS:
-                raise problem
-            on_event(Noted(f"Getting a new ssh certificate for {self._subject}."))
             try:
+                self._check_failure(may_prompt=may_prompt)
+                on_event(Noted(f"Getting a new ssh certificate for {self._subject}."))
                 self._renew(may_prompt=may_prompt)
-            except AccessError as failure:
-                _failed[name] = time.monotonic(), failure
-                raise
+            except AccessError as problem:
+                if self._name not in _had:
+                    raise
+                raise TryLaterError(
+                    "unreachable", problem.message, subject=self._subject, hint=problem.hint
+                ) from None
+        _had.add(self._name)
+        _failures.pop(self._name, None)
         return True
 
     def _lasts(self) -> bool:
-        found = self.read()
-        return found is not None and found.lasts(self._settings.least_seconds, time.time())
+        if not self._settings.file and not self._authority():
+            return False  # nothing says yet which certificates are this site's
+        found, now = self.read(), time.time()
+        lasts = found is not None and (
+            found.lasts(self._settings.least_seconds, now) or now < self._useless_until()
+        )
+        if lasts:
+            _had.add(self._name)
+        return lasts
+
+    def _check_failure(self, *, may_prompt: bool) -> None:
+        """Raise the last failure again, unless its pause is over or a person can do better."""
+        last = _failures.get(self._name)
+        if last is not None and not may_prompt and time.monotonic() - last.at < last.pause:
+            raise last.problem
+        if time.time() < self._useless_until() and not may_prompt:
+            raise self._missing()
+
+    def _missing(self) -> AccessError:
+        return AccessError(
+            "certificate-missing",
+            f"{shlex.join(self._settings.command)} succeeded, but there is no new ssh certificate",
+            subject=self._subject,
+            hint="Set certificate.file in the site's ssh table to the file that the command writes.",
+        )
 
     def _renew(self, *, may_prompt: bool) -> None:
-        renew(self._settings, subject=self._subject, may_prompt=may_prompt)
-        if self.read() is None:
-            raise AccessError(
-                "certificate-missing",
-                f"{shlex.join(self._settings.command)} succeeded, but there is no valid ssh certificate",
-                subject=self._subject,
-                hint="Set certificate.file in the site's ssh table to the file that the command writes.",
-            )
+        try:
+            before = {(one.place, one.end) for one in self._valid()}
+            renew(self._settings, subject=self._subject, may_prompt=may_prompt)
+            made = [one for one in self._valid() if (one.place, one.end) not in before]
+            authorities = {one.authority for one in made or self._valid()}
+            # a command may find that the old one is good enough; one that writes elsewhere is not run at each login
+            until = 0.0 if made else time.time() + _MOST_FAILED_SECONDS
+            known = max(made, key=lambda one: (one.begin, one.end)).authority if made else self._authority()
+            if not made and len(authorities) == 1:
+                (known,) = authorities
+            self._write(known, until)
+            if not made and self.read() is None:
+                raise self._missing()
+        except AccessError as problem:
+            last = _failures.get(self._name)
+            pause = _FAILED_SECONDS if last is None else min(2 * last.pause, _MOST_FAILED_SECONDS)
+            _failures[self._name] = _Failure(problem, time.monotonic(), pause)
+            raise
+
+    def _write(self, authority: str, useless_until: float) -> None:
+        record = {"schema": 1, "authority": authority, "useless_until": useless_until}
+        write_atomic(self._record(), json.dumps(record).encode("ascii") + b"\n")
+
+    def _authority(self) -> str:
+        """Return the fingerprint of the authority of this site's certificates; "" before the first one."""
+        return str(self._read_record().get("authority", ""))
+
+    def _useless_until(self) -> float:
+        """Return until when the command is not run again, because it brought nothing (seconds since the epoch)."""
+        found = self._read_record().get("useless_until")
+        until = found if isinstance(found, float) else 0.0
+        return until if until < time.time() + _MOST_FAILED_SECONDS + 1 else 0.0  # the clock was set back
+
+    def _read_record(self) -> dict[str, object]:
+        try:
+            found = json.loads(read_regular(self._record()))
+        except (HibaliError, OSError, ValueError, RecursionError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def _record(self) -> Path:
+        return private_folder(state_folder() / "certificates") / f"{self._name}.json"
 
 
 def renew(
@@ -178,10 +271,11 @@ def renew(
     line = shlex.join(settings.command)
     try:
         if may_prompt:
-            code, said = subprocesses.run_in_terminal(settings.command, stdout=2), b""
+            code = subprocesses.run_in_terminal(settings.command, stdout=2, timeout=_CONFIRMING_SECONDS)
+            said = b""
         else:
             finished = subprocesses.run(settings.command, timeout=_RENEWING_SECONDS, environment=environment)
-            code, said = finished.exit_code, finished.stderr or finished.stdout
+            code, said = finished.exit_code, finished.stderr
     except HibaliError as problem:
         code, said = 1, problem.message.encode()
     if code != 0:

@@ -171,6 +171,7 @@ class Login:
         self._number = number
         self._prompts = may_prompt and not number
         self._refused: HibaliError | None = None
+        self._answered = False
         self._made_proxy: Path | None = None
 
     @property
@@ -193,6 +194,11 @@ class Login:
     def asks(self) -> bool:
         """Whether a channel may prompt the user, so that ssh needs the terminal: without it, ssh would answer with nothing."""
         return not self.shared and self._may_prompt()
+
+    @property
+    def prompt_seconds(self) -> float:
+        """How long a channel may wait for the user's answers before it starts."""
+        return LOGIN_SECONDS if self.asks else 0.0
 
     def ensure(self) -> None:
         """Log in unless there is a login already. Raises `AccessError` (never retried) or `TryLaterError`."""
@@ -234,20 +240,13 @@ class Login:
     def _check_credential(self) -> None:
         """Check the proxy here, because servers reject all bad proxies with the same message, or renew the certificate.
 
-        Raises `AccessError`; while reconnecting, `TryLaterError` where no new certificate was had: the network may be down.
+        Raises `AccessError`; for a certificate see `SiteCertificate.ensure`.
         """
         if self._settings.auth == "gsi":
             self._made_proxy = ready_proxy(self._settings.proxy, subject=self.host).made
         elif self._settings.certificate.command:
             certificate = SiteCertificate(self._settings.certificate, self._configured(), subject=self.host)
-            try:
-                certificate.ensure(may_prompt=self._may_prompt(), on_event=self._on_event)
-            except AccessError as problem:
-                if self._attempts > 1:
-                    raise
-                raise TryLaterError(
-                    "unreachable", problem.message, subject=self.host, hint=problem.hint
-                ) from None
+            certificate.ensure(may_prompt=self._may_prompt(), on_event=self._on_event)
 
     @property
     def _command(self) -> tuple[str, ...]:
@@ -289,6 +288,7 @@ class Login:
 
     def answered(self) -> None:
         """Note that a channel was opened: where each channel is a login, this one was accepted."""
+        self._answered = True
         if not self.shared:
             self._forget_refusals()
 
@@ -369,9 +369,19 @@ class Login:
             )
         if self._needs_port and problem.code == "unreachable":
             problem.hint = f"The port was {self._configured().first('port')} (gsissh -G). {problem.hint}"
-        if not self.shared:
+        if not self.shared and not self._answered:
             self._note_refusal(problem)
         return problem
+
+    def unanswered(self) -> TryLaterError:
+        """Return the error for a prompt that nobody answered in time."""
+        return TryLaterError(
+            "login-timed-out",
+            "nobody answered ssh's prompt in time",
+            subject=self.host,
+            hint="Run the same command again.",
+            transient=False,
+        )
 
     def explain_end(self, status: int, output: bytes, subject: str) -> HibaliError | None:
         """Return the error for a session that ended before any program of hibali answered; see `ended_session`."""

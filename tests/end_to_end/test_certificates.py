@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import time
@@ -42,13 +43,15 @@ def person(hibali: Any, tmp_path: Path, certificate_server: SshServer) -> Callab
     ("Valid: before 2026-01-02T03:04:05", 0.0, 1767323045.0),
 ])  # fmt: skip
 def test_the_time_of_a_certificate_is_read(line: str, begin: float, end: float) -> None:
-    listing = f"x:\n        Type: ssh-ed25519-cert-v01@openssh.com user certificate\n        {line}\n        Principals: \n"
-    assert parse_certificates(listing, "/c") == [Certificate("/c", begin, end)]
+    signed = "Signing CA: ED25519 SHA256:abc (using ssh-ed25519)"
+    listing = f"x:\n        Type: ssh-ed25519-cert-v01@openssh.com user certificate\n        {signed}\n        {line}\n        Principals: \n"
+    assert parse_certificates(listing, "/c") == [Certificate("/c", begin, end, "SHA256:abc")]
     assert parse_certificates("nothing", "/c") == []
 
 
 def test_a_certificate_lasts_for_the_asked_time_or_a_quarter_of_its_life() -> None:
     day, minute = Certificate("", 0, _DAY), Certificate("", 0, 60)
+    assert day.is_valid(-60)  # the authority's clock is ahead
     assert [day.lasts(600, now) for now in (0, _DAY - 601, _DAY - 599, _DAY + 1)] == [
         True,
         True,
@@ -112,6 +115,42 @@ def test_a_certificate_in_another_place_is_named(hibali: Any, person: Callable[.
     assert someone.signings == 1
 
 
+def test_a_command_that_brings_nothing_is_not_run_at_each_login(
+    hibali: Any, person: Callable[..., Person]
+) -> None:
+    someone = person('persist = "no"', seconds=20)
+    hibali("ls", "far:", exit=0)
+    script = someone.folder / "sign"
+    script.write_text(f"#!/bin/sh\necho signed >> {someone.folder}/signed\n")
+    for _ in range(3):  # too short for the next login, and still good for it
+        hibali("ls", "far:", exit=0)
+    assert someone.signings <= 2
+    someone.certificate.unlink()
+    assert hibali("ls", "far:", "--json", exit=4).last["code"] == "certificate-missing"
+    assert someone.signings <= 2
+
+
+def test_a_certificate_of_another_site_does_not_count(
+    hibali: Any, person: Callable[..., Person], tmp_path: Path
+) -> None:
+    someone = person('persist = "no"', seconds=_DAY)
+    other = tmp_path / "other"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", other], check=True)
+    argv = ["ssh-keygen", "-q", "-s", f"{someone.server.folder}/host_key", "-I", "t", "-n", "x", "-V", "+2d"]
+    subprocess.run([*argv, f"{other}.pub"], check=True)
+    started = subprocess.run(["ssh-agent", "-s", "-a", tmp_path / "agent"], check=True, capture_output=True)
+    pid = int(re.findall(rb"SSH_AGENT_PID=([0-9]+)", started.stdout)[0])
+    try:
+        hibali.env["SSH_AUTH_SOCK"] = str(tmp_path / "agent")
+        subprocess.run(["ssh-add", "-q", other], check=True, env=hibali.env)
+        hibali("ls", "far:", exit=0)
+        someone.certificate.unlink()
+        hibali("ls", "far:", exit=0)
+    finally:
+        os.kill(pid, signal.SIGTERM)
+    assert someone.signings == 2
+
+
 def test_an_expired_certificate_is_renewed_and_a_rejected_one_explained(
     hibali: Any, person: Callable[..., Person]
 ) -> None:
@@ -172,10 +211,9 @@ def test_a_long_transfer_renews_certificates_of_a_minute_at_each_reconnect(
     tree = many_files(150, 1_000_000)
     make_tree(tmp_path / "source", tree)
     running = subprocess.Popen(
-        hibali.command("push", tmp_path / "source", "far:data", "--json"),
+        hibali.command("push", tmp_path / "source", "far:data", "--quiet"),
         env=hibali.env,
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
     )
     kills = 0
     while running.poll() is None:

@@ -189,7 +189,7 @@ class Connection:
         self.round_trip = UNMEASURED  # seconds; the shortest round trip so far
         self._posted: list[str] = []
         try:
-            with self._process.limited(_START_SECONDS):
+            with self._process.limited(_START_SECONDS + (login.prompt_seconds if login else 0.0)):
                 self.greeting = self._start(inspect_path, roots)
             self._greeted = True
             if memory is not None:
@@ -375,6 +375,8 @@ class Connection:
         self.lost = self.lost or not self._closed.is_set()
         if self._stalled.is_set():
             return stalled(self._stall, self.subject)
+        if self._process.late and self._login is not None and self._login.asks:
+            return self._login.unanswered()
         if self._process.late:
             return TryLaterError(
                 "no-answer",

@@ -16,6 +16,7 @@ from hibali.errors import AccessError, HibaliError
 from hibali.http.client import Response
 from transfers.model.entry import Verification
 from transfers.model.facts import Facts
+from transfers.stores.s3.errors import Said, code_in, error_of
 from transfers.stores.s3.listing import pages
 from transfers.stores.s3.requests import CHECKSUM, Requests, checksum_of
 from transfers.stores.server import probe as server_probe
@@ -24,8 +25,10 @@ from transfers.stores.server.probe import LONG_NAME, refused_characters, run_pro
 
 _CONTENT = b"hibali tests what this server checks\n"
 _WRONG = hashlib.sha256(b"something else").hexdigest()
-_REFUSALS = frozenset({*range(400, 500), 501})
+# 408 and 429 say nothing about the request: they are retried, and may not count as a check of the server
+_REFUSALS = frozenset({*range(400, 500), 501} - {408, 429})
 _ODD = (b"\\", b"\n", b"\r", b"\t", b"\x01", b"\x7f")
+_NO_ANSWERS = frozenset({"RequestTimeout", "SlowDown", "Throttling", "RequestTimeTooSkewed"})
 _TABLE = "buckets"
 _KEY_BYTES = 1024  # Amazon S3 user guide, "Naming Amazon S3 objects"
 _STALE_SECONDS = 3600  # a probe this old has ended
@@ -130,7 +133,7 @@ class _Probe:
         odd = {self._base + b"x" + each + b"x": each for each in _ODD}
         with _threads() as pool:
             conditions = pool.submit(self._conditions, etag)
-            checks_sha256 = pool.submit(self._refused, self._base + b"w", sha256=_WRONG)
+            checks_sha256 = pool.submit(self._checks_sha256)
             checks_checksum = pool.submit(self._checks_checksum)
             refuses_new = pool.submit(self._refused, self._base + b"n", **{"If-None-Match": "*"})
             committed = set(compress(odd, pool.map(self._holds, odd)))
@@ -167,12 +170,19 @@ class _Probe:
         replaces = replaces and not self._refused(self._base, **{"If-Match": f'"{etag}"'})
         return head.headers.get("x-amz-meta-sha256") == "known", refuses_existing, replaces
 
+    def _checks_sha256(self) -> bool:
+        """Return whether the wrong hash is refused, and the right one at once after it is not."""
+        return self._refused(self._base + b"w", sha256=_WRONG) and not self._refused(self._base + b"w")
+
     def _checks_checksum(self) -> bool:
         refused = self._refused(self._base + b"c", **{CHECKSUM: _checksum(b"")})
         return refused and not self._refused(self._base + b"c", **{CHECKSUM: _checksum(_CONTENT)})
 
     def _refused(self, key: bytes, *, sha256: str | None = None, **headers: str) -> bool:
-        return self._put(key, headers=headers, sha256=sha256, accept=_REFUSALS).status >= 300
+        response = self._put(key, headers=headers, sha256=sha256, accept=_REFUSALS)
+        if code_in(response.body) in _NO_ANSWERS:
+            raise error_of(response.status, Said(code_in(response.body)), self._requests.subject)
+        return response.status >= 300
 
     def _holds(self, key: bytes) -> bool:
         """Return whether the server accepts a name; some servers fail on names they cannot store."""

@@ -231,7 +231,7 @@ class Channel:
         self._ended = threading.Event()
         self.data_bytes = self._received = 0
         try:
-            with self._process.limited(_START_SECONDS):
+            with self._process.limited(_START_SECONDS + (login.prompt_seconds if login else 0.0)):
                 self.extensions = self._greet()
         except BaseException:
             self._process.kill()
@@ -275,6 +275,8 @@ class Channel:
     def _refusal(self, text: bytes) -> HibaliError | None:
         """Return the error of a server that ended the session before it answered; None for ssh's own errors."""
         code = self._process.end(patience=_END_SECONDS)
+        if self._process.late and self.login is not None and self.login.asks:
+            return self.login.unanswered()
         if self._process.late:
             return TryLaterError(
                 "no-answer",

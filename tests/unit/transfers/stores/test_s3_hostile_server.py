@@ -13,6 +13,7 @@ from hibali.config.model import S3Settings, Site
 from hibali.errors import HibaliError, IncompleteError, TryLaterError, UsageError
 from hibali.locations import Location
 from hibali.text import printable
+from tests.support.payloads import file_entry, items_of, payloads_of
 from tests.support.scripted_server import ScriptedServer
 from tests.support.trees import sha256
 from transfers.model.entry import Entry, Kind, Verification
@@ -305,3 +306,36 @@ def test_a_server_without_etags_holds_no_lock_and_stores_files(
     (committed,) = store.write([payload])
     assert committed.problem is None
     assert bucket.objects == {"/b/root/a": b"1"}
+
+
+@pytest.mark.usefixtures("without_pauses")
+def test_a_busy_server_does_not_count_as_one_that_checks(store: S3Store, server: ScriptedServer) -> None:
+    refused: set[str] = set()
+    ours = always(listing(""))
+
+    def busy_at_first(
+        method: str, path: str, query: dict[str, list[str]]
+    ) -> tuple[int, dict[str, str], bytes]:
+        if method == "PUT" and path not in refused:
+            refused.add(path)
+            return 429, {}, b"<Error><Code>TooManyRequests</Code></Error>"
+        return ours(method, path, query) if method == "GET" else (200, {"ETag": '"e"'}, b"")
+
+    server.respond = busy_at_first
+    support = store.probe()
+    assert refused
+    assert support.writable
+    assert (support.verifies_hashes, support.locks) == (False, False)
+
+
+def test_unsigned_requests_prove_nothing_although_signed_ones_were_probed(
+    store: S3Store, server: ScriptedServer
+) -> None:
+    server.respond = lambda *_: (200, {"ETag": '"e"'}, b"")
+    store._support = ServerSupport(writable=True, checks_sha256=True, file_and_folder=True)
+    content = b"w" * (3 << 20)
+    (payload,) = payloads_of(items_of([file_entry(b"whole", content)]), {b"whole": content})
+    spoiled = Payload(payload.unit, b"x" + content[1:], payload.sizes, payload.digests, payload.verifications)
+    (answer,) = store.write(iter([spoiled]))
+    assert answer.problem is not None
+    assert answer.problem.code == "corrupt"
