@@ -124,9 +124,9 @@ class ProxySettings:
 
 @table
 class CertificateSettings:
-    """A short-lived ssh certificate, and the command that gets a new one; without it the user provides it."""
+    """The command that gets a new short-lived ssh certificate, and when it is needed."""
 
-    command: tuple[str, ...] = setting(argv, default=(), doc="a command that gets a new ssh certificate")
+    command: tuple[str, ...] = setting(argv, doc="a command that gets a new ssh certificate")
     file: str | None = setting(
         _FILE, default=None, doc="the file of the certificate, if ssh's configuration does not name it"
     )
@@ -136,12 +136,6 @@ class CertificateSettings:
         name="least",
         doc="how long it must still be valid at a login, or a quarter of its life",
     )
-
-    def finish(self, present_keys: PresentKeys, note: Note) -> Self:
-        """Note a table without the command, which has no effect."""
-        if present_keys and not self.command:
-            note("needs command")
-        return self
 
 
 _Auth = Literal["ssh", "gsi"]
@@ -175,10 +169,8 @@ class SshSettings:
     read_back: bool = setting(
         flag, default=True, doc="over SFTP: read back what was written, to verify its checksum"
     )
-    certificate: CertificateSettings = setting(
-        table_of(CertificateSettings),
-        default=CertificateSettings(),
-        doc="the ssh certificate, if it is short-lived",
+    certificate: CertificateSettings | None = setting(
+        table_of(CertificateSettings), default=None, doc="the ssh certificate, if it is short-lived"
     )
     proxy: ProxySettings = field(default_factory=ProxySettings)  # the proxy of the site, for auth gsi
 

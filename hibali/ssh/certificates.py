@@ -140,12 +140,12 @@ class SiteCertificate:
     last one of the command; where `file` is set, only those in it.
     """
 
-    def __init__(self, settings: CertificateSettings, options: SshOptions, *, subject: str) -> None:
+    def __init__(self, settings: CertificateSettings | None, options: SshOptions, *, subject: str) -> None:
         """`options` are those of ssh for the host `subject`."""
-        self._settings = settings
+        self._settings = settings or CertificateSettings(())
         self._options = options
         self._subject = subject
-        source = repr((settings.command, settings.file))
+        source = repr((self._settings.command, self._settings.file))
         self._name = hashlib.sha256(source.encode()).hexdigest()[:16]
 
     def read(self) -> Certificate | None:

@@ -244,7 +244,7 @@ class Login:
         """
         if self._settings.auth == "gsi":
             self._made_proxy = ready_proxy(self._settings.proxy, subject=self.host).made
-        elif self._settings.certificate.command:
+        elif self._settings.certificate is not None:
             certificate = SiteCertificate(self._settings.certificate, self._configured(), subject=self.host)
             certificate.ensure(may_prompt=self._may_prompt(), on_event=self._on_event)
 

@@ -103,7 +103,7 @@ def x509_end(output: str) -> datetime:
 
 def ssh_certificates(site: Site, host: str, paths: Iterable[str]) -> Iterable[Credential]:
     """Return the certificates in these files, with their ends; none where hibali renews them."""
-    if site.ssh is None or site.ssh.certificate.command:
+    if site.ssh is None or site.ssh.certificate is not None:
         return
     for one in read_certificates(paths):
         yield Credential(
@@ -112,8 +112,8 @@ def ssh_certificates(site: Site, host: str, paths: Iterable[str]) -> Iterable[Cr
             f"the ssh certificate {one.place} for {host}",
             one.place,
             None if math.isinf(one.end) else datetime.fromtimestamp(one.end, UTC),
-            f"Get a certificate that is valid for longer, then check it: ssh-keygen -L -f {shlex.quote(one.place)}; or set"
-            f" the command that gets a new one: hibali config set sites.{site.name}.ssh.certificate.command",
+            f"Get a certificate that is valid for longer, then check it: ssh-keygen -L -f {shlex.quote(one.place)}. Or name the"
+            " command that gets a new one: `certificate` in the site's ssh table.",
         )
 
 

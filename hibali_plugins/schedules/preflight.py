@@ -248,7 +248,7 @@ def find_schedule_problems(
 
 def _renewal_problems(site: Site, environment: Mapping[str, str]) -> list[HibaliError]:
     """Get a new ssh certificate with this environment, to prove that nobody needs to be asked; return why that failed."""
-    if site.ssh is None or not site.ssh.certificate.command:
+    if site.ssh is None or site.ssh.certificate is None:
         return []
     try:
         renew(site.ssh.certificate, subject=site.name, environment=environment)

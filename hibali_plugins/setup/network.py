@@ -202,12 +202,14 @@ def check_certificate(checks: StepList, ssh: SshSettings, options: SshOptions, s
     if found is None:
         return
     text = found.describe()
-    if ssh.certificate.command:
+    if ssh.certificate is not None:
         checks.ok("certificate", f"{text}; hibali gets a new one before a login that needs it")
     elif found.end - time.time() > _DAY_SECONDS:
         checks.ok("certificate", text)
     else:
-        hint = f"To have it renewed: hibali config set sites.{subject}.ssh.certificate.command"
+        hint = (
+            "To have it renewed, name the command that gets a new one: `certificate` in the site's ssh table."
+        )
         checks.warn("certificate", text, hint)
 
 

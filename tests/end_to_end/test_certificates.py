@@ -170,7 +170,7 @@ def test_a_person_can_confirm_a_code_in_the_terminal(hibali: Any, person: Callab
     someone = person(seconds=_DAY)
     someone.sign_for(_DAY, ask="Open https://login.example.org/device and enter ABCD-1234")
     assert hibali("ls", "far:", "--json", exit=4).last["code"] == "certificate-not-renewed"
-    terminal = Terminal(hibali.command("sites", "login", "far"), hibali.env)
+    terminal = Terminal(hibali.command("sites", "login", "far"), hibali.env, columns=300)
     terminal.until(lambda screen: "ABCD-1234" in screen)
     terminal.press(b"done\n")
     assert terminal.end() == 0

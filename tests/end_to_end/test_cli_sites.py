@@ -92,6 +92,7 @@ def test_every_option_sets_its_key(hibali: Any) -> None:
         "python": "python3",
         "persist_seconds": 600,
         "read_back": True,
+        "certificate": None,
     }
     assert (site["roots"], site["default_root"], site["work"]) == ({"a": "/a", "b": "~/b"}, "a", "@b/w")
     assert (site["scheduler"]["account"], site["scheduler"]["partition"]) == ("x", "p")

@@ -50,7 +50,7 @@ def log_in(site: Site, prompts: Prompts) -> LoginResult:
 
 def _renew_certificate(site: Site) -> LoginResult | None:
     """Get a new ssh certificate if that is needed; None if the site has no command for it. Raise `AccessError`."""
-    if site.ssh is None or not site.ssh.certificate.command:
+    if site.ssh is None or site.ssh.certificate is None:
         return None
     from hibali.ssh.certificates import SiteCertificate  # start-up: only for sites with certificates
 
