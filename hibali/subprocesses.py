@@ -132,9 +132,7 @@ def run(
             _check_output(process, argv[0], (output, errors), most)
         except subprocess.TimeoutExpired:
             _kill(process)
-            raise TryLaterError(
-                "timed-out", f"did not end within {timeout:g} s", subject=_program_name(argv[0])
-            ) from None
+            raise _late_error(argv[0], timeout) from None
         except BaseException:
             _kill(process)
             raise
@@ -153,12 +151,14 @@ def run_in_terminal(argv: Sequence[str | bytes], *, stdout: int = 1, timeout: fl
             return process.wait(timeout)
         except subprocess.TimeoutExpired:
             _kill(process)
-            raise TryLaterError(
-                "timed-out", f"did not end within {timeout:g} s", subject=_program_name(argv[0])
-            ) from None
+            raise _late_error(argv[0], timeout) from None
         except BaseException:
             _kill(process)
             raise
+
+
+def _late_error(program: str | bytes, seconds: float | None) -> TryLaterError:
+    return TryLaterError("timed-out", f"did not end within {seconds:g} s", subject=_program_name(program))
 
 
 @contextlib.contextmanager

@@ -137,7 +137,9 @@ def test_manifests_above_and_below_agree(study: Study) -> None:
 
 def test_a_line_of_the_manifest_applies_only_to_the_recorded_object(study: Study) -> None:
     study.make({"a": b"12", "b": b"34"})
-    os.utime(study.source / "a", ns=(MTIME, MTIME))  # not the time of the upload, which may be the same second
+    os.utime(
+        study.source / "a", ns=(MTIME, MTIME)
+    )  # not the time of the upload, which may be the same second
     study.push()
     study.place.bucket.put("t/a", b"21")
     listed = {entry.path: entry for entry in study.open().list()}
