@@ -30,11 +30,8 @@ from hibali.ssh_options import SshOptions, absolute, agent_socket, certificate_f
 from hibali.text import printable
 
 # what ssh-keygen prints (sshkey.c, sshkey_format_cert_validity), here with TZ=UTC
-_VALID = re.compile(
-    r"^\s*Valid: (?:(forever)|(?:from|after) (\S+)|before \S+)(?: to (\S+))?\s*$", re.MULTILINE
-)
-_BEFORE = re.compile(r"^\s*Valid: before (\S+)\s*$", re.MULTILINE)
-_AUTHORITY = re.compile(r"^\s*Signing CA: \S+ (SHA256:\S+)")
+_VALID = re.compile(r"\s*Valid: (?:forever|before (\S+)|(?:from|after) (\S+)(?: to (\S+))?)\s*$")
+_AUTHORITY = re.compile(r"\s*Signing CA: \S+ (SHA256:\S+)")
 _IN_AGENT = re.compile(rb"^\S+-cert-v01@openssh\.com \S+.*$", re.MULTILINE)
 _TOOL_SECONDS = 15.0
 _RENEWING_SECONDS = 120.0
@@ -75,15 +72,13 @@ def parse_certificates(listing: str, place: str) -> list[Certificate]:
     """Return the certificates that `ssh-keygen -L` lists in UTC; pure."""
     found, authority = [], ""
     for line in listing.splitlines():
-        before, valid, signed = _BEFORE.match(line), _VALID.match(line), _AUTHORITY.match(line)
+        valid, signed = _VALID.match(line), _AUTHORITY.match(line)
         if signed:
             authority = signed[1]
-        elif before:
-            found.append(Certificate(place, 0.0, _seconds(before[1]), authority))
         elif valid:
-            begin = _seconds(valid[2]) if valid[2] else 0.0
-            end = _seconds(valid[3]) if valid[3] else math.inf
-            found.append(Certificate(place, begin, end, authority))
+            begin, end = valid[2], valid[1] or valid[3]
+            times = _seconds(begin) if begin else 0.0, _seconds(end) if end else math.inf
+            found.append(Certificate(place, *times, authority))
     return found
 
 
@@ -220,14 +215,14 @@ class SiteCertificate:
             before = {(one.place, one.end) for one in self._valid()}
             renew(self._settings, subject=self._subject, may_prompt=may_prompt)
             made = [one for one in self._valid() if (one.place, one.end) not in before]
-            authorities = {one.authority for one in made or self._valid()}
+            if made:
+                self._write(max(made, key=lambda one: (one.begin, one.end)).authority, 0.0)
+                return
             # a command may find that the old one is good enough; one that writes elsewhere is not run at each login
-            until = 0.0 if made else time.time() + _MOST_FAILED_SECONDS
-            known = max(made, key=lambda one: (one.begin, one.end)).authority if made else self._authority()
-            if not made and len(authorities) == 1:
-                (known,) = authorities
-            self._write(known, until)
-            if not made and self.read() is None:
+            authorities = {one.authority for one in self._valid()}
+            known = authorities.pop() if len(authorities) == 1 else self._authority()
+            self._write(known, time.time() + _MOST_FAILED_SECONDS)
+            if self.read() is None:
                 raise self._missing()
         except AccessError as problem:
             last = _failures.get(self._name)
