@@ -65,13 +65,16 @@ def size_of(tree: dict[bytes, bytes]) -> int:
 
 
 @pytest.mark.heavy
+@pytest.mark.parametrize("lost", [{1: 2 * MIB}, {1: 2 * MIB, 2: 2 * MIB}], ids=["one", "all further ones"])
 @pytest.mark.parametrize("way", ["push", "pull"])
-def test_a_lost_connection_is_replaced_by_the_others(losing: Losing, tmp_path: Path, way: str) -> None:
+def test_a_lost_connection_is_replaced_by_the_others(
+    losing: Losing, tmp_path: Path, way: str, lost: dict[int, int]
+) -> None:
     there, proxy = losing({}, "logins = 3\nchannels = 3")
     there.make(full_tree())
     if way == "pull":
         there.place.plant("data", full_tree())
-    proxy.losses.update({1: 2 * MIB})
+    proxy.losses.update(lost)
     answer = there.push() if way == "push" else there.pull(tmp_path / "back")
     assert counts(answer)["files_moved"] == len(full_tree())
     assert answer.last["proof_moved"] == "digest"

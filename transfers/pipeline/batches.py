@@ -49,7 +49,10 @@ class Window:
             self._changed.notify_all()
 
     def open(self, number: int, size: int, *, of: int | None = None, offset: int = 0) -> bool:
-        """Wait until a unit fits, possibly a piece `of` a file at `offset`; return False once stopped."""
+        """Wait until a unit fits, possibly a piece `of` a file at `offset`; return False once stopped.
+
+        Without bytes it always fits: a thread that reads replies opens such units, and must not wait for one.
+        """
         with self._changed:
             while not self.stopped and not self.fits(size, of, offset):
                 self._changed.wait()
@@ -62,7 +65,7 @@ class Window:
     def fits(self, size: int, of: int | None, offset: int) -> bool:
         """Return whether such a unit fits now."""
         limit = self._limit()
-        if self._held and self._held + size > limit:
+        if size and self._held and self._held + size > limit:
             return False
         first = min((one.offset for one in self._open.values() if one.of == of), default=offset)
         return of is None or offset + size - first <= limit or first == offset

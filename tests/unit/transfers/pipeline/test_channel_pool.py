@@ -64,3 +64,16 @@ def test_stopped_window_wakes_all_threads() -> None:
     assert not waiting.is_alive()
     assert not window.wait_empty()
     assert not window.open(3, 1)
+
+
+def test_a_unit_without_bytes_never_waits_for_another() -> None:
+    """All further channels can be lost at a time, which lowers the limit below what they have in flight."""
+    limit = 10
+    window = Window(lambda: limit)
+    assert window.open(1, 10)
+    limit = 5
+    opening = threading.Thread(target=window.open, args=(-1, 0), daemon=True)
+    opening.start()
+    opening.join(5)
+    assert not opening.is_alive()
+    assert not window.fits(1, None, 0)
