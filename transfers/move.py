@@ -24,7 +24,7 @@ from transfers.planning.actions import Verb
 from transfers.planning.planner import TransferPlan
 from transfers.planning.protected_roots import check_read_only_roots, check_root_exists, is_whole
 from transfers.remove import Removal, RemovalPlan, RemovalRequest, remove
-from transfers.stores.open_store import open_store
+from transfers.stores.open_store import open_beside, open_store
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class _Renaming:
         self.found = self.removal.find()
         self._source = source
         self._target = _exact_target(request, self.found)
-        self._new_path, self.exists = _check_target(self._target, on_event)
+        self._new_path, self.exists = _check_target(self._target, self.store, on_event)
         if not self.exists:
             check_root_exists(self._target, self.store, open_store)
         if self.exists and not _has_begun(request):
@@ -209,8 +209,8 @@ def _exact_target(request: MoveRequest, found: Entry) -> Location:
     return target
 
 
-def _check_target(target: Location, on_event: Listener) -> tuple[bytes, bool]:
-    """Return the new path as its store knows it, and whether it exists.
+def _check_target(target: Location, source: Store, on_event: Listener) -> tuple[bytes, bool]:
+    """Return the new path as its store, which is at the site of `source`, knows it, and whether it exists.
 
     Raises `RefusedError` for a target that no move may have.
     """
@@ -221,12 +221,12 @@ def _check_target(target: Location, on_event: Listener) -> tuple[bytes, bool]:
         raise RefusedError(
             "own-name", "hibali stores its locks and journals under this name", subject=target.text
         )
-    with closing(open_store(target.parent, on_event=on_event)) as above:
+    with closing(open_beside(source, target.parent, on_event=on_event)) as above:
         if not above.facts.writable:
             raise RefusedError("read-only-site", "this site can only be read", subject=target.text)
         path = above.root_path.rstrip(b"/") + b"/" + target.name
         existing = above.stat(target.name)
-    check_read_only_roots(target, path, on_event)
+        check_read_only_roots(target, path, above)
     return path, existing is not None
 
 

@@ -26,7 +26,7 @@ from transfers.planning.protected_roots import (
     check_unprotected,
     mounted_error,
 )
-from transfers.stores.open_store import open_store
+from transfers.stores.open_store import open_beside, open_store
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +131,12 @@ class Removal:
         self._stack = stack
         self._stores: list[Store] = []
 
-    def _open(self, location: Location) -> Store:
-        store = open_store(replace(location, confined=True), on_event=self.recorder.on_event)
+    def _open(self, location: Location, above: Store | None = None) -> Store:
+        location, on_event = replace(location, confined=True), self.recorder.on_event
+        if above is None:
+            store = open_store(location, on_event=on_event)
+        else:
+            store = open_beside(above, location, on_event=on_event)
         self._stack.callback(store.close)
         self._stores.append(store)
         return store
@@ -163,9 +167,7 @@ class Removal:
         if location.slash and found.kind is not Kind.FOLDER:
             found = self._folder_of_that_name(found)
         identity = check_unprotected(location, above, self._request.sites, link=found.kind is Kind.LINK)
-        check_read_only_roots(
-            location, above.root_path.rstrip(b"/") + b"/" + location.name, self.recorder.on_event
-        )
+        check_read_only_roots(location, above.root_path.rstrip(b"/") + b"/" + location.name, above)
         if found.kind is not Kind.FOLDER:
             return found
         if not recursive:
@@ -181,14 +183,13 @@ class Removal:
             raise mounted_error(mounts[0], location.text)
         if top is not None and top.device != found.device:
             raise mounted_error(b"", location.text)
-        above.release_session()
-        self._open(location)
+        self._open(location, above)
         return found
 
     def _folder_of_that_name(self, found: Entry) -> Entry:
         """Return the folder, if an object store has a file of the same name, too."""
         location = self._request.location
-        folder = self._open(location).stat() if found.kind is Kind.FILE else None
+        folder = self._open(location, self.store).stat() if found.kind is Kind.FILE else None
         if folder is None or folder.kind is not Kind.FOLDER:
             description = "a symlink; remove the slash" if found.kind is Kind.LINK else "not a folder"
             raise UsageError(

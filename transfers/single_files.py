@@ -24,7 +24,7 @@ from transfers.model.units import PACK_BYTES, Committed, Item, ListingIncomplete
 from transfers.pipeline.batches import group_units
 from transfers.planning.protected_roots import check_read_only_roots, check_root_exists, is_root
 from transfers.remote.connection import error_from
-from transfers.stores.open_store import open_store
+from transfers.stores.open_store import open_beside, open_store
 from transfers.stores.single_file import SingleSource
 
 
@@ -38,16 +38,10 @@ def contents(
     discard what was read.
     """
     with ExitStack() as stack:
-
-        def opened(at: Location) -> Store:
-            store = open_store(at, on_event=on_event)
-            stack.callback(store.close)
-            return store
-
-        place = opened(location)
+        place = stack.enter_context(closing(open_store(location, on_event=on_event)))
         real = _real_place(location, place)
-        place.release_session()
-        source = SingleSource(opened(real.parent), real.name, real.name)
+        folder = stack.enter_context(closing(open_beside(place, real.parent, on_event=on_event)))
+        source = SingleSource(folder, real.name, real.name)
         entry = source.entry()
         if entry.offline and not recall:
             raise IncompleteError(
@@ -235,7 +229,7 @@ def make_place(location: Location, on_event: Listener = ignore) -> bool:
             return False
         if found is not None:
             raise _in_the_way(location)
-        check_read_only_roots(location, store.root_path, on_event)
+        check_read_only_roots(location, store.root_path, store)
         if not is_root(location):
             check_root_exists(location, store, open_store)
         try:
@@ -318,7 +312,7 @@ class StoreFiles(SmallFiles):
         """See SmallFiles."""
         if not self._store.facts.writable:
             raise RefusedError("read-only-site", "this site can only be read", subject=self._location.text)
-        check_read_only_roots(self._location, self._store.root_path, self._on_event)
+        check_read_only_roots(self._location, self._store.root_path, self._store)
         if not self._store.facts.locks:
             yield
             return

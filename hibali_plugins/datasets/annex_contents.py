@@ -103,7 +103,7 @@ class CachedRoot:
             check_writable(self.location)
             if not store.facts.writable:
                 raise RefusedError("read-only-site", "this site can only be read", subject=self.location.text)
-            check_read_only_roots(self.location, store.root_path, self.on_event)
+            check_read_only_roots(self.location, store.root_path, store)
             check_root_exists(self.location, store, open_store)
             self._checked = True
         return store

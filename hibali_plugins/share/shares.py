@@ -85,10 +85,10 @@ class _Opened:
         self.entry: Entry = found
         self.sharing: Sharing = open_sharing(self.store)
 
-    def check_changeable(self, on_event: Listener) -> None:
+    def check_changeable(self) -> None:
         """Raise `RefusedError` if the place is in a read-only root: its permissions are changed."""
         check_writable(self.location)
-        check_read_only_roots(self.location, self.store.root_path, on_event)
+        check_read_only_roots(self.location, self.store.root_path, self.store)
 
 
 def plan_share(location: Location, grant: Grant, on_event: Listener) -> Outcome:
@@ -101,7 +101,7 @@ def plan_share(location: Location, grant: Grant, on_event: Listener) -> Outcome:
     """
     with ExitStack() as stack:
         opened = _Opened(location, stack, on_event)
-        opened.check_changeable(on_event)
+        opened.check_changeable()
         grant = replace(grant, who=opened.sharing.person(grant.who))
         return Outcome(grant, opened.sharing.plan(opened.entry, grant), None)
 
@@ -120,7 +120,7 @@ def add_share(location: Location, grant: Grant, other: Location | None, on_event
     """
     with ExitStack() as stack:
         opened = _Opened(location, stack, on_event)
-        opened.check_changeable(on_event)
+        opened.check_changeable()
         grant = replace(grant, who=opened.sharing.person(grant.who))
         recorder = Recorder("share", location.text, grant.who, on_event)
         recorder.start(stack)
@@ -142,7 +142,7 @@ def remove_share(location: Location, who: str, other: Location | None, on_event:
     """Take away what `add_share` gave, and try to read a file as the other person. Arguments: see `add_share`."""
     with ExitStack() as stack:
         opened = _Opened(location, stack, on_event, must_exist=False)
-        opened.check_changeable(on_event)
+        opened.check_changeable()
         grant = Grant(opened.sharing.person(who), Permission.READ)
         recorder = Recorder("unshare", location.text, grant.who, on_event)
         recorder.start(stack)

@@ -29,12 +29,13 @@ class CodeSite:
         self.folder = Path(server.folder)
         self._server = server
         self._codes = 0
-        (server.home / "data").mkdir()
+        (server.home / "data/frozen").mkdir(parents=True)
 
     def configure(self, more: str = "") -> None:
         """Write the configuration; `more` are further settings of the ssh table."""
+        roots = f'{{ data = "{self._server.home}/data", frozen = "{self._server.home}/data/frozen" }}'
         self.hibali.home.config.write_text(
-            f'[sites.far]\nkind = "ssh"\nroots = {{ data = "{self._server.home}/data" }}\ndefault_root = "data"\n'
+            f'[sites.far]\nkind = "ssh"\nroots = {roots}\ndefault_root = "data"\nread_only = ["frozen"]\n'
             '[sites.far.limits]\nlogin_interval = "0s"\nreconnect = "0s"\n'
             f'[sites.far.ssh]\nhost = "{self._server.host}"\ncommand = {json.dumps(self._server.command)}\n{more}\n'
         )
@@ -95,6 +96,14 @@ COMMANDS = (
     "sync d far:d --delete",
     "verify far:d",
     "pull far:d back",
+    "pull far:d/a one",
+    "cat far:d/a",
+    "du far:d",
+    "mkdir far:new",
+    "mv far:d/a far:new/c",
+    "mv far:new far:old",
+    "rm --yes far:old/c",
+    "rm --yes -r far:d",
     "sites check far",
     "doctor far --no-job",
 )

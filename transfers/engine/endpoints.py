@@ -162,7 +162,7 @@ def open_endpoints(
         _check_within_site(endpoints)
     check_facts(request, endpoints.source.facts, endpoints.target.facts)
     check_overlap(endpoints)
-    check_read_only_roots(request.target, endpoints.target_path, recorder.on_event)
+    check_read_only_roots(request.target, endpoints.target_path, endpoints.target)
     subjects = (request.source.text, request.target.text)
     check_fidelity(request.rules, endpoints.source.facts, endpoints.target.facts, subjects)
     if request.rules.xattrs:

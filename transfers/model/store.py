@@ -402,18 +402,19 @@ class Store(Source):
         """Return whether a parent of the root is a file, so that the root cannot be created."""
         return False
 
-    def release_session(self) -> None:
-        """Close it before another store of its site is opened: an ssh server may open one session at a time."""
-        if self.can(Store.identify):
-            self.close()
+    def beside(self, location: Location) -> Store | None:
+        """Return the store of another place of its site over the same connection; None if it has to be opened anew.
 
-    def folder_of_file(self, location: Location) -> Store | None:
-        """Return the folder of the file that is the root, over the same connection; None if it has to be opened anew.
-
-        `location` is that of this store, which is closed after the returned one.
+        A login at a site that allows one session, or takes codes that count once, is enough for both. They are
+        used in turn: not while one of them lists, reads, writes or is locked. This one is closed last; bytes
+        and logins are counted here.
         """
         del location
         return None
+
+    def folder_of_file(self, location: Location) -> Store | None:
+        """Return the folder of the file at `location`, which is the root, as `beside` does."""
+        return self.beside(location.parent)
 
     def fetch(self, entries: Iterable[Entry]) -> None:
         """Get content that is stored elsewhere, before these entries are read; failures are reported when they are."""

@@ -9,8 +9,7 @@ from contextlib import closing
 
 from hibali.config.kinds import kind_of
 from hibali.config.model import Site
-from hibali.errors import NotFoundError, RefusedError, UsageError
-from hibali.events import Listener, ignore
+from hibali.errors import NotFoundError, RefusedError
 from hibali.files import state_folder
 from hibali.locations import Location, path_at, work_path
 from hibali.text import printable
@@ -19,32 +18,29 @@ from transfers.agent.protocol import is_in
 from transfers.model.identities import AMAZON, host_name, identity_of_bucket, identity_of_url
 from transfers.model.store import Store
 from transfers.planning.actions import Action
-from transfers.remote.host import RemoteHost
-from transfers.stores.open_store import open_host
-
-_SECONDS = 20.0
 
 
-def check_read_only_roots(target: Location, root_path: bytes, on_event: Listener = ignore) -> None:
+def check_read_only_roots(target: Location, root_path: bytes, store: Store) -> None:
     """Raise `RefusedError` if `root_path` (absolute, at the site) is in or above a read-only root.
 
-    Paths are resolved at the site, because `$NAME`, `~` and symlinks can lead elsewhere.
+    Paths are resolved by a `store` of the site, because `$NAME`, `~` and symlinks can lead elsewhere.
     """
     site = target.site
-    roots = [site.roots[name] for name in site.read_only]
+    roots = [site.roots[name].encode("utf-8", "surrogateescape") for name in site.read_only]
     if not roots:
         return
-    try:
-        with closing(open_host(site, on_event=on_event)) as host:
-            real = _real_paths(host, [root_path, *(host.expand(root) for root in roots)])
-    except UsageError:
-        # no host resolves them
-        real = [
-            root_path,
-            *(root.encode("utf-8", "surrogateescape") for root in roots),
-        ]
-    for name, root in zip(site.read_only, real[1:], strict=True):
-        relation = path_relation(real[0], root)
+    path = root_path
+    if store.can(Store.identify):
+        path, *roots = store.resolved([root_path, *roots])[1:]
+    for name, root in zip(site.read_only, roots, strict=True):
+        if not root:
+            raise NotFoundError(
+                "vanished",
+                f"the path of the root @{name}, which is configured as read-only, has a variable that is not set there",
+                subject=target.text,
+                hint=f"Correct roots.{name} of sites.{site.name}.",
+            )
+        relation = path_relation(path, root)
         if relation is not None:
             raise RefusedError(
                 "read-only-root",
@@ -129,13 +125,6 @@ def path_relation(path: bytes, root: bytes) -> str | None:
     if path.startswith(root):
         return "in"
     return "above" if root.startswith(path) else None
-
-
-def _real_paths(host: RemoteHost, paths: list[bytes]) -> list[bytes]:
-    """Return the paths without symlinks, or unchanged if the site has no realpath(1)."""
-    found = host.run([b"realpath", b"-z", b"-m", b"--", *paths], timeout=_SECONDS)
-    real = found.stdout.split(b"\0")[:-1]
-    return real if found.exit_code == 0 and len(real) == len(paths) else paths
 
 
 def check_named(location: Location) -> None:

@@ -188,6 +188,7 @@ class Connection:
         self.data_bytes = 0
         self.round_trip = UNMEASURED  # seconds; the shortest round trip so far
         self._posted: list[str] = []
+        self.root_of: object | None = None  # the store whose root the agent has open: one at a time
         try:
             with self._process.limited(_START_SECONDS + (login.prompt_seconds if login else 0.0)):
                 self.greeting = self._start(inspect_path, roots)

@@ -157,15 +157,17 @@ class PosixStore(Store):
         reopen: Reopen | None = None,
         patience: float = 0.0,
         confined: bool = False,
+        borrowed: bool = False,
     ) -> None:
         """`connection` was opened with `inspect_path`; its first reply describes the root or is raised as error.
 
         `reopen` opens new channels to the same root after a lost connection, in one try; `patience` is
         `Store.reconnect_seconds`. `confined` refuses a root that symlinks place outside the site's configured
-        root.
+        root. A `borrowed` connection is counted and closed by another store.
         """
         self._facts = facts
         self._confined = confined
+        self._borrowed = borrowed
         self._channels = channels or no_channels()
         self._reopen = reopen
         self._patience = patience
@@ -179,7 +181,6 @@ class PosixStore(Store):
         self._ticket: Any | None = None  # to write under the lock of another process
         self._handed_over = self._others_left = False
         self._connection = connection
-        self._opened = False
         self._quotas = False
         self._file_above = False
         self._attributes = False
@@ -199,7 +200,7 @@ class PosixStore(Store):
         """See Store; 0 if the agent runs on this machine."""
         if self.facts.kind == "local":
             return 0
-        if self._disconnected:
+        if self._disconnected or self._borrowed:
             return self._former_bytes + self._other_bytes
         return (
             self._former_bytes + self._other_bytes + self._connection.data_bytes + self._channels.data_bytes
@@ -213,12 +214,13 @@ class PosixStore(Store):
     @property
     def reconnects(self) -> int:
         """See Store."""
-        return self._returns + self._channels_lost + (0 if self._disconnected else self._channels.lost)
+        counted_elsewhere = self._disconnected or self._borrowed
+        return self._returns + self._channels_lost + (0 if counted_elsewhere else self._channels.lost)
 
     @property
     def logins(self) -> int:
         """See Store."""
-        return self._channels.logins + self._other_logins
+        return self._other_logins + (0 if self._borrowed else self._channels.logins)
 
     def stat(self, path: bytes = b"") -> Entry | None:
         """See Store; the root itself may be a symlink."""
@@ -316,9 +318,9 @@ class PosixStore(Store):
         return self._file_above
 
     def _open(self, *, make: bool = False) -> None:
-        if not self._opened:
+        if self._connection.root_of is not self:
             self._connection.request("open", **self._opening(make=make))
-            self._opened = True
+            self._connection.root_of = self
             self._channels.start_early(self._connection.round_trip)
 
     def _opening(self, *, make: bool = False) -> dict[str, Any]:
@@ -404,10 +406,25 @@ class PosixStore(Store):
     def substore(self, folder: bytes) -> tuple[PosixStore, bytes]:
         """See Store."""
         path = self.root_path.rstrip(b"/") + b"/" + folder if folder else self.root_path
-        self._opened = False  # the agent has one root open at a time
+        return self._beside(path, confined=self._confined), b""
+
+    def beside(self, location: Location) -> PosixStore:
+        """See Store."""
+        assert not self._holding.held
+        return self._beside(location.raw, confined=location.confined)
+
+    def _beside(self, path: bytes, *, confined: bool) -> PosixStore:
         self._connection.post("inspect", path=protocol.text_of(path))
-        lease, confined = self._holding.lease, self._confined
-        return PosixStore(self._connection, self.facts, self._channels, lease=lease, confined=confined), b""
+        return type(self)(
+            self._connection,
+            self.facts,
+            self._channels,
+            lease=self._holding.lease,
+            reopen=self._reopen,
+            patience=self._patience,
+            confined=confined,
+            borrowed=True,
+        )
 
     def store_whole(self, entry: Entry, content: bytes) -> bool:
         """See Store."""
@@ -693,12 +710,12 @@ class PosixStore(Store):
         """See Store."""
         requests = [self._holding.lock_request(operation)]
         root = protocol.text_of(self.root_path)
-        if not self._opened:
+        if self._connection.root_of is not self:
             requests.insert(0, ("open", self._opening(make=make)))
         replies = self._connection.request_all([*requests, ("inspect", {"path": root})])
         self._seen = self._parse_root_state(replies[-1])
         self.token = str(replies[-2].header.get("token", ""))
-        self._opened = True
+        self._connection.root_of = self
         self._channels.start_early(self._connection.round_trip)
         return PosixLock(self)
 
@@ -742,6 +759,8 @@ class PosixStore(Store):
 
     def close(self) -> None:
         """See Store."""
+        if self._borrowed:
+            return
         # The end of an agent takes a round trip; over a long one it is not worth waiting for.
         is_far = _END_SECONDS < self._connection.round_trip < UNMEASURED
         patience = 0.0 if is_far else _END_SECONDS
@@ -783,21 +802,22 @@ class PosixStore(Store):
         if receiver is not None:
             self._orphans += receiver.partials()
             self._holding.walked = receiver.walked
-        self._channels_lost += self._channels.lost - self._channels.lately_lost
+        if not self._borrowed:
+            self._channels_lost += self._channels.lost - self._channels.lately_lost
 
     def reconnect(self, *, anew: bool) -> None:
         """See Store."""
         assert self._reopen is not None
         connection, channels = self._reopen(self.root_path)
         self._disconnected, self._connection, self._channels = False, connection, channels
-        self._opened = self._listing_ahead = False
+        self._borrowed = self._listing_ahead = False
         reply = connection.replies()[0]
         if connection.path_in(reply) != self.root_path:
             raise connection.broken("opened another folder than before")
         self._seen = self._parse_root_state(reply)
         if self._holding.held:
             self._holding.reacquire(connection, self._opening(), anew=anew)
-            self._opened = True
+            connection.root_of = self
         self._returns += self._was_lost
         self._was_lost = False
 

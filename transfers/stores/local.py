@@ -14,10 +14,8 @@ from hibali.events import Listener, ignore
 from hibali.locations import Location, guarded_roots
 from hibali.system_errors import message_of
 from hibali.text import printable
-from transfers.agent import protocol
 from transfers.agent.protocol import RefusedError, UnsafeNameError, problem_of
 from transfers.model.entry import Entry, entry_of
-from transfers.model.store import Store
 from transfers.model.units import PACK_BYTES, Problem, problem_from
 from transfers.pipeline.channel_pool import ChannelPool, no_channels
 from transfers.remote.connection import Connection, error_from, local_command
@@ -85,10 +83,12 @@ class LocalStore(PosixStore):
             found = remove_item(root, {**listed(entry), "path": entry.path})
         return None if found is None else problem_from(found)
 
-    def folder_of_file(self, location: Location) -> Store:
+    def beside(self, location: Location) -> LocalStore:
         """See Store."""
-        self._connection.post("inspect", path=protocol.text_of(location.parent.raw))
-        return _store(self._connection, location.parent)
+        store = super().beside(location)
+        assert isinstance(store, LocalStore)
+        store.roots = self.roots
+        return store
 
     def close(self) -> None:
         """See Store; also close the folder."""
@@ -137,19 +137,8 @@ class LocalStore(PosixStore):
 
 def open_store(location: Location, *, on_event: Listener = ignore) -> PosixStore:
     """Open the folder; `~` and a leading `$NAME` are expanded as at other sites."""
-    connection, _ = connect(
-        location.site, inspect_path=location.raw, roots=_roots(location), on_event=on_event
-    )
-    return _store(connection, location)
-
-
-def _roots(location: Location) -> Sequence[str] | None:
-    return location.roots if location.typed_local else None
-
-
-def _store(connection: Connection, location: Location) -> LocalStore:
-    """Return the store of a location that was the last one to be inspected."""
-    site, roots = location.site, _roots(location)
+    site, roots = location.site, location.roots if location.typed_local else None
+    connection, _ = connect(site, inspect_path=location.raw, roots=roots, on_event=on_event)
 
     def reopen(inspect_path: bytes) -> tuple[Connection, ChannelPool]:
         return connect(site, inspect_path=inspect_path, roots=roots)[0], no_channels()

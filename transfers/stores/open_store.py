@@ -51,6 +51,11 @@ def open_store(location: Location, *, on_event: Listener = ignore) -> Store:
     )
 
 
+def open_beside(store: Store, location: Location, *, on_event: Listener = ignore) -> Store:
+    """Open another place of the store's site as `open_store` does, over the same connection where that is possible."""
+    return store.beside(location) or open_store(location, on_event=on_event)
+
+
 def _sorted(store: Store) -> Store:
     """Return a store of a package whose listings are sorted, if it does not sort them itself."""
     if not store.facts.ordered:

@@ -126,9 +126,6 @@ class ViewOpener:
             raise
         if depth is not None:
             return _view_of_packs(store, location)(store, location, depth, self.open)
-        # `_depth` closed it
-        if found is None and store.can(Store.identify) and not store.facts.reports_packs:
-            store = self.open(location)
         return store, found
 
     def parent(self, store: Store, location: Location) -> Store:
@@ -144,10 +141,9 @@ class ViewOpener:
             return len(below.split(b"/")) if below else 0
         if found is not None:
             return 0 if found.kind is Kind.FOLDER and is_packed(store) else None
-        store.release_session()
-        return self._depth_by_requests(location)
+        return self._depth_by_requests(store, location)
 
-    def _depth_by_requests(self, location: Location) -> int | None:
+    def _depth_by_requests(self, store: Store, location: Location) -> int | None:
         """Find the packed root by requests to the store.
 
         Packed folders do not exist by themselves, so only the nearest existing folder can be the root.
@@ -155,7 +151,7 @@ class ViewOpener:
         depth, here = 0, location
         while here.path and here.parent.path != here.path:
             depth, here = depth + 1, here.parent
-            with closing(self.open(here)) as above:
+            with closing(store.beside(here) or self.open(here)) as above:
                 if above.stat() is not None:
                     return depth if is_packed(above) else None
         return None

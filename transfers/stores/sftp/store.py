@@ -206,12 +206,14 @@ class SftpStore(Store):
         lease: int = LEASE_SECONDS,
         guard: Guard | None = None,
         confined: bool = False,
+        borrowed: bool = False,
     ) -> None:
-        """Set the fields; `path` is absolute, `guard` checks symlinks, `confined` as in PosixStore."""
+        """Set the fields; `path` is absolute, `guard` checks symlinks, `confined` and `borrowed` as in PosixStore."""
         self._facts = facts
         self.root_path = path
         self._guard = guard
         self._confined = confined
+        self._borrowed = borrowed
         self._reached = False
         self._real = path  # resolved at the first use
         self._logins = logins
@@ -261,7 +263,7 @@ class SftpStore(Store):
     @property
     def wire_bytes(self) -> int:
         """The file bytes that crossed the network."""
-        return self._client.channel.data_bytes
+        return 0 if self._borrowed else self._client.channel.data_bytes
 
     @property
     def pid(self) -> int:
@@ -271,16 +273,23 @@ class SftpStore(Store):
     def substore(self, folder: bytes) -> tuple[SftpStore, bytes]:
         """See Store."""
         path = self.root_path.rstrip(b"/") + b"/" + folder if folder else self.root_path
-        inner = SftpStore(
+        return self._beside(path, confined=self._confined), b""
+
+    def beside(self, location: Location) -> SftpStore:
+        """See Store."""
+        return self._beside(expand(self._client, location.raw), confined=location.confined)
+
+    def _beside(self, path: bytes, *, confined: bool) -> SftpStore:
+        return SftpStore(
             self._client,
             path,
             self._facts,
             read_back=self._read_back,
             lease=self._lease,
             guard=self._guard,
-            confined=self._confined,
+            confined=confined,
+            borrowed=True,
         )
-        return inner, b""
 
     def stat(self, path: bytes = b"") -> Entry | None:
         """See Store; the root itself may be a symlink that the user named."""
@@ -614,7 +623,8 @@ class SftpStore(Store):
         if self._lock is not None:
             self._lock.release()
             self._lock = None
-        self._client.close()
+        if not self._borrowed:
+            self._client.close()
 
 
 class _Held(Lock):
