@@ -28,6 +28,8 @@ from transfers.history.recorded_digests import Expected, moved_by
 from transfers.model.entry import Entry, Kind
 from transfers.model.patterns import path_expression
 from transfers.model.rules import Rules
+from transfers.model.store import Store
+from transfers.remote.lending import lending
 from transfers.stores.open_store import open_store
 from transfers.stores.open_views import datasets_at
 
@@ -217,7 +219,14 @@ class Collector:
     ) -> tuple[Receipt, ChosenFiles, bool]:
         """Pull the outputs of these tasks; return whether all that exist were pulled, too."""
         source = outputs_folder(run, self._site)
-        chosen = list_outputs(run, source, numbers)
+        with closing(open_store(source)) as store:
+            chosen = list_outputs(run, store, numbers)
+            with lending(store):
+                return self._pull_chosen(run, source, chosen, on_event)
+
+    def _pull_chosen(
+        self, run: Run, source: Location, chosen: ChosenFiles, on_event: Listener
+    ) -> tuple[Receipt, ChosenFiles, bool]:
         # the receipt of a single run is written with what is missing
         missing = tuple(chosen.problems) if run.sweep is None else ()
         receipt = pull_files(
@@ -275,14 +284,13 @@ class Collector:
         return receipt, ChosenFiles(problems=missing), whole
 
 
-def list_outputs(run: Run, source: Location, numbers: Sequence[int]) -> ChosenFiles:
-    """List the declared outputs of these tasks at the site; `source` is their folder there (`outputs_folder`)."""
+def list_outputs(run: Run, store: Store, numbers: Sequence[int]) -> ChosenFiles:
+    """List the declared outputs of these tasks at the site; `store` is of their folder there (`outputs_folder`)."""
     outputs = run.outputs()
     chosen = {number: outputs[number] for number in numbers}
     folders = {number: as_bytes(name) for number, name in run.task_names().items()}
     reported = run.in_state(State.SUCCEEDED) if run.sweep is not None else (0,)
-    with closing(open_store(source)) as store:
-        return choose_tasks(store.list(), chosen, reported, folders)
+    return choose_tasks(store.list(), chosen, reported, folders)
 
 
 def may_complete(receipt: Receipt | None) -> bool:

@@ -31,6 +31,7 @@ from runs.status import Observation
 from runs.store import RunStore
 from runs.submit import find_run_submission, remove_proxies
 from transfers.remote.host import RemoteHost
+from transfers.remote.lending import lending
 
 _PATIENCE_SECONDS = 20.0  # missing accounting must not delay the report of an end for longer
 _UNDER_WAY = frozenset({Phase.WAITING, Phase.RUNNING})
@@ -133,7 +134,12 @@ def wait_for_end(
     `PATIENCE_SECONDS`; then its error is raised. `changed` is called with each new state. Between two queries `meanwhile` waits for at most
     so many seconds, with a connection to the site; it is called with 0 when all runs have ended.
     """
-    watch = _Watch(changed)
+
+    def report(run: Run) -> None:
+        with lending(None if session is None else session.host):  # outputs may be collected
+            changed(run)
+
+    watch = _Watch(report)
     load = partial(map, opener.runs.load, run_ids)
     intervals = pauses([*load()], opener.site.limits.poll_seconds)
     silent, attempt = 0.0, 0

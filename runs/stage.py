@@ -19,6 +19,7 @@ from transfers.engine.request import Request, SaveOptions
 from transfers.model.entry import Entry, Kind
 from transfers.model.rules import Rules
 from transfers.remote.host import RemoteHost
+from transfers.remote.lending import lending
 from transfers.stores.open_store import open_store
 
 _PATIENCE_SECONDS = 150.0  # a lease lasts 120, and checking and committing takes a little longer
@@ -94,7 +95,8 @@ class Cache:
             there = False
         self._host.make_folder(path.rpartition(b"/")[0])
         moved = _MovedDigests(on_event)
-        self._carrier.copy(source, self._target(path), moved, checksum=there)
+        with lending(self._host):
+            self._carrier.copy(source, self._target(path), moved, checksum=there)
         if self._times is not None and moved.digests:
             below = [path + b"/" + each for each in moved.digests]
             self._times.begin([path] if self._is_file(path) else below)
@@ -122,7 +124,7 @@ class Cache:
             return 0
         if found.kind is Kind.FILE:
             return found.size if identity.size in {None, found.size} else 0
-        return sum(each.size for each in self._carrier.entries(self._target(path)) if each.kind is Kind.FILE)
+        return sum(each.size for each in self._entries(path) if each.kind is Kind.FILE)
 
     def mark(self, path: bytes) -> str | None:
         """Return a digest of the metadata of a file or tree, which changes with each modification; None if it does not exist."""
@@ -130,7 +132,7 @@ class Cache:
         if entry is None or entry.kind is Kind.FILE:
             return None if entry is None else _mark(entry)
         whole = hashlib.sha256()
-        for below in self._carrier.entries(self._target(path)):
+        for below in self._entries(path):
             whole.update(b"%d:%b%b\n" % (len(below.path), below.path, _mark(below).encode("ascii")))
         return whole.hexdigest()
 
@@ -169,7 +171,7 @@ class Cache:
         single = b"" in identity.files
         if single or found.kind is not Kind.FOLDER:
             return found.kind is not (Kind.FILE if single else Kind.FOLDER)
-        listed = self._carrier.entries(self._target(path))
+        listed = self._entries(path)
         return any(each.kind is Kind.FILE and each.path not in identity.files for each in listed)
 
     def _content_of(self, identity: Identity) -> str | None:
@@ -219,7 +221,12 @@ class Cache:
         if found is None or self._times is None:
             return None
         one = found.kind is Kind.FILE
-        return oldest_ns(self._times.purge, [found] if one else self._carrier.entries(self._target(path)))
+        return oldest_ns(self._times.purge, [found] if one else self._entries(path))
+
+    def _entries(self, path: bytes) -> Iterator[Entry]:
+        """List what is at a path of the site."""
+        with lending(self._host):
+            yield from self._carrier.entries(self._target(path))
 
     def _remember(self, path: bytes, source: str) -> None:
         mark = self.mark(path)

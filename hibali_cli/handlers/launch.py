@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -39,6 +40,7 @@ from runs.rate_limits import wait_for_short_pause
 from runs.request import Request, Workload, compute_site, with_job_proxy, workload_key
 from runs.resources import DecidedResources, show_value
 from runs.reuse import Reuse
+from runs.site_session import SiteSession
 from runs.stage import Synchroniser
 from runs.status import find_failure
 from runs.store import RunStore
@@ -47,6 +49,7 @@ from runs.task_runner import load_task_runner
 from runs.typed import recorded_request
 from transfers.engine.request import SaveOptions
 from transfers.history.journal import Receipt
+from transfers.remote.lending import lending
 
 _WIDEST = 60  # columns; a longer value exceeds its column
 
@@ -258,9 +261,11 @@ def _launch_and_follow(common: Common, request: Request, options: RunOptions) ->
         if options.wait:
             wait_for_short_pause(request.compute.name, on_event)
         reuse = Reuse(common.settings(), run_store, on_event) if options.reuse else None
-        run = launch_at_site(common, request, run_store, on_event, reuse)
-        if options.wait:
-            run, receipt = _finish(common, run_store, run, options.collect, on_event, notify)
+        with launch_session(request, run_store, on_event) as session:
+            run = _launch(common, request, session, reuse)
+            if options.wait:
+                with lending(session.host):
+                    run, receipt = _finish(common, run_store, run, options.collect, on_event, notify)
     if receipt is not None:
         _report_collected(common, receipt)
     if options.wait or run.state.ended:
@@ -279,9 +284,19 @@ def launch_at_site(
     on_begin: Callable[[Run], None] | None = None,
 ) -> Run:
     """Connect to the site, and launch the run there. `on_begin` gets the run as soon as it has an id; by default the id is printed."""
-    begun = ignore_run if common.json else on_begin or _id_printer(common)
     with launch_session(request, run_store, on_event) as session:
-        return launch(request, session, Synchroniser(), reuse=reuse, on_begin=begun)
+        return _launch(common, request, session, reuse, on_begin)
+
+
+def _launch(
+    common: Common,
+    request: Request,
+    session: SiteSession,
+    reuse: Reuse | None = None,
+    on_begin: Callable[[Run], None] | None = None,
+) -> Run:
+    begun = ignore_run if common.json else on_begin or _id_printer(common)
+    return launch(request, session, Synchroniser(), reuse=reuse, on_begin=begun)
 
 
 def _id_printer(common: Common) -> Callable[[Run], None]:
@@ -443,14 +458,17 @@ def _make_table(
     common: Common, run: Run, path: Path, collector: Collector | None, chosen: ChosenFiles | None
 ) -> None:
     """Write the table: a row for each task, with the digests of its outputs, collected or still at the site."""
-    from runs.sweeps.table import OutputFile, hash_files, write_table  # start-up: most runs have no table
+    # start-up: most runs have no table
+    from runs.sweeps.table import OutputFile, hash_files, write_table
+    from transfers.stores.open_store import open_store
 
     if collector is not None and chosen is not None:
         place, digests = collector.target, dict(collector.digests)
         names = {name: name for name in chosen.files}
     else:
         place, digests = outputs_folder(run, run_site(common, run.site)), {}
-        chosen = list_outputs(run, place, run.in_state(State.SUCCEEDED, State.FAILED, State.CANCELLED))
+        with closing(open_store(place)) as store:
+            chosen = list_outputs(run, store, run.in_state(State.SUCCEEDED, State.FAILED, State.CANCELLED))
         names = {name: entry.path for name, entry in chosen.files.items()}
     digests |= hash_files(place, [name for name in names.values() if name not in digests])
     root = as_bytes(place.text.rstrip("/"))

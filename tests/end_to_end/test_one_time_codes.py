@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.end_to_end.run_tools import Bench
 from tests.services.processes import MissingPackageError, end_all
 from tests.services.sshd import SshServer, start_one_time_code_sshd
 from tests.support.requirements import skip_or_fail
@@ -31,12 +32,12 @@ class CodeSite:
         self._codes = 0
         (server.home / "data/frozen").mkdir(parents=True)
 
-    def configure(self, more: str = "") -> None:
-        """Write the configuration; `more` are further settings of the ssh table."""
+    def configure(self, more: str = "", *, site: str = "") -> None:
+        """Write the configuration; `more` are further settings of the ssh table, `site` of the site's own."""
         roots = f'{{ data = "{self._server.home}/data", frozen = "{self._server.home}/data/frozen" }}'
         self.hibali.home.config.write_text(
-            f'[sites.far]\nkind = "ssh"\nroots = {roots}\ndefault_root = "data"\nread_only = ["frozen"]\n'
-            '[sites.far.limits]\nlogin_interval = "0s"\nreconnect = "0s"\n'
+            f'[sites.far]\nkind = "ssh"\nroots = {roots}\ndefault_root = "data"\nread_only = ["frozen"]\n{site}\n'
+            '[sites.far.limits]\nlogin_interval = "0s"\nreconnect = "0s"\npoll = "1s"\n'
             f'[sites.far.ssh]\nhost = "{self._server.host}"\ncommand = {json.dumps(self._server.command)}\n{more}\n'
         )
 
@@ -121,6 +122,24 @@ def test_where_no_login_is_kept_each_command_asks_once(site: CodeSite, transport
     site.configure(f'persist = "no"\ntransport = "{transport}"')
     assert [site.prompts_of(line) for line in COMMANDS] == [1] * len(COMMANDS)
     assert site.tried == [f"code{number:04d}" for number in range(1, 1 + len(COMMANDS))]
+
+
+@pytest.mark.parametrize("persist", ["", 'persist = "no"'])
+def test_each_command_of_a_run_asks_at_most_once(site: CodeSite, persist: str) -> None:
+    """The server allows one session at a time, also for the inputs and outputs of a run."""
+    bench = Bench(site.hibali)
+    site.configure(persist, site=f'work = "{site.folder}/home/work"\nscheduler = {{ name = "direct" }}')
+    bench.site = "far"
+    line = " ".join(bench.line(bench.answers()))
+    asked = [site.prompts_of(f"{line} --new --wait --collect out"), site.prompts_of(f"{line} --new")]
+    [run] = bench.run_ids()[1:]
+    commands = ("wait", "show", "logs", "collect", "show")
+    asked += [site.prompts_of(f"runs {command} {run}") for command in commands]
+    line = " ".join(bench.line(bench.answers(sleep=600)))
+    asked.append(site.prompts_of(line))
+    asked.append(site.prompts_of(f"runs cancel {bench.run_ids()[-1]}"))
+    assert asked == ([1, 1, 1, 0, 1, 1, 0, 1, 1] if persist else [1] + [0] * 8)
+    assert len(set(site.tried)) == len(site.tried) == sum(asked)
 
 
 @pytest.mark.parametrize("more", ["", 'persist = "no"'])

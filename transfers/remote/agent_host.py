@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+from hibali.config.model import Site
 from hibali.errors import IncompleteError, NotFoundError
 from hibali.text import printable
 from transfers.agent import protocol
@@ -14,6 +16,7 @@ from transfers.model.entry import Entry, entry_of
 from transfers.model.units import Space
 from transfers.remote.connection import Connection
 from transfers.remote.host import CommandResult, OnceResult, SmallFile
+from transfers.remote.lending import lend
 
 _RUN_ONCE_SECONDS = 120.0  # callers that get no reply wait longer than this (runs.submit)
 _BATCH_BYTES = 1024 * 1024  # of content in one request; its JSON can be six times as large
@@ -74,8 +77,35 @@ def one_entry(reply: protocol.Frame, connection: Connection) -> Entry | None:
 class AgentHost:
     """A remote host that is reached through the agent."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    def __init__(
+        self, connection: Connection, site: Site | None = None, reopen: Callable[[], Connection] | None = None
+    ) -> None:
+        """With a `site` and `reopen`, the connection can be lent; one that did not come back is opened anew."""
+        self._live: Connection | None = connection
+        self._site = site
+        self._reopen = reopen
+
+    @property
+    def _connection(self) -> Connection:
+        if self._live is None:
+            assert self._reopen is not None
+            self._live = self._reopen()
+        return self._live
+
+    @contextmanager
+    def lending(self) -> Iterator[None]:
+        """Lend the connection to a store of the site, which is closed within the context."""
+        if self._site is None:
+            yield
+            return
+        connection = self._connection
+        try:
+            with lend(self._site, connection, bulk=False):
+                yield
+        finally:
+            if not connection.idle:
+                connection.close(0.0)
+                self._live = None
 
     def expand(self, path: str) -> bytes:
         """See RemoteHost."""
@@ -221,7 +251,12 @@ class AgentHost:
 
     def close(self) -> None:
         """See RemoteHost."""
-        self._connection.close()
+        if self._live is None:
+            return
+        if self._live.borrowed and self._live.idle:
+            self._live.borrowed, self._live = False, None
+        else:
+            self._live.close()
 
 
 def _batches(files: Sequence[SmallFile]) -> Iterator[list[SmallFile]]:

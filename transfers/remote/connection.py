@@ -189,6 +189,8 @@ class Connection:
         self.round_trip = UNMEASURED  # seconds; the shortest round trip so far
         self._posted: list[str] = []
         self.root_of: object | None = None  # the store whose root the agent has open: one at a time
+        self.borrowed = False  # see transfers.remote.lending
+        self._asked = self._answered = 0
         try:
             with self._process.limited(_START_SECONDS + (login.prompt_seconds if login else 0.0)):
                 self.greeting = self._start(inspect_path, roots)
@@ -245,6 +247,7 @@ class Connection:
         """Send one frame; raises the error that explains why the agent ended."""
         try:
             with self._lock:
+                self._asked += _answers_to(kind, header)
                 protocol.write_frame(self._output, kind, header, body)
                 self.data_bytes += len(body) if kind == protocol.DATA else 0
         except (OSError, ValueError):
@@ -276,7 +279,13 @@ class Connection:
         if frame is None:
             raise self._end_error()
         self.data_bytes += len(frame.body) if frame.kind == protocol.DATA else 0
+        self._answered += frame.kind in _ANSWERS
         return frame
+
+    @property
+    def idle(self) -> bool:
+        """Whether every request was answered, so that another store can use it."""
+        return self._asked == self._answered and not (self.lost or self._closed.is_set())
 
     def post(self, command: str, **details: Any) -> None:
         """Send a request with one reply; replies come in the order of requests."""
@@ -458,6 +467,16 @@ class Connection:
             self._closed.set()
         self._send_now(protocol.REQUEST, {"do": "goodbye"}, patience)
         self._process.end(patience)
+
+
+_ANSWERS = frozenset({protocol.END, protocol.ERROR, protocol.DATA})
+
+
+def _answers_to(kind: bytes, header: dict[str, Any]) -> int:
+    """Return how many frames of `_ANSWERS` a frame brings: a unit that is written is sent with its data."""
+    if kind == protocol.REQUEST:
+        return int(header.get("do") != "start_receiving")  # `finish_receiving` ends both
+    return {protocol.UNIT: 1, protocol.DATA: -1}.get(kind, 0)
 
 
 _HINTS = {

@@ -8,6 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from itertools import islice
 from types import MappingProxyType
@@ -158,22 +159,25 @@ class PosixStore(Store):
         patience: float = 0.0,
         confined: bool = False,
         borrowed: bool = False,
+        lend: Callable[[Connection], AbstractContextManager[None]] | None = None,
     ) -> None:
         """`connection` was opened with `inspect_path`; its first reply describes the root or is raised as error.
 
         `reopen` opens new channels to the same root after a lost connection, in one try; `patience` is
         `Store.reconnect_seconds`. `confined` refuses a root that symlinks place outside the site's configured
-        root. A `borrowed` connection is counted and closed by another store.
+        root. A `borrowed` connection is counted and closed by another store; `lend` lends it to others.
         """
         self._facts = facts
         self._confined = confined
         self._borrowed = borrowed
+        self._lend = lend
         self._channels = channels or no_channels()
         self._reopen = reopen
         self._patience = patience
         self._holding = Holding(lease)
         self._disconnected = self._was_lost = self._committed = self._left = False
-        self._returns = self._channels_lost = self._former_bytes = 0
+        self._returns = self._channels_lost = 0
+        self._former_bytes = 0 if borrowed else -connection.data_bytes  # it may have served others before
         self._receiver: ReceiverStream | None = None
         self._writers: dict[type[Writer], Writer] = {}  # the last one of each kind
         self._other_bytes = self._other_logins = 0
@@ -761,6 +765,9 @@ class PosixStore(Store):
         """See Store."""
         if self._borrowed:
             return
+        if self._connection.borrowed and self._connection.idle and not self._under_way:
+            self._give_back()
+            return
         # The end of an agent takes a round trip; over a long one it is not worth waiting for.
         is_far = _END_SECONDS < self._connection.round_trip < UNMEASURED
         patience = 0.0 if is_far else _END_SECONDS
@@ -768,6 +775,17 @@ class PosixStore(Store):
         closing.start()
         self._connection.close(5.0 if self._under_way else patience)
         closing.join()
+
+    def _give_back(self) -> None:
+        """Return the connection to its lender; what was counted stays."""
+        self._former_bytes, self._other_logins = self.wire_bytes - self._other_bytes, self.logins
+        self._channels_lost = self.reconnects - self._returns
+        self._borrowed, self._connection.borrowed = True, False
+        self._channels.close(0.0)
+
+    def lending(self) -> AbstractContextManager[None]:
+        """Lend the connection to another store of the site, which is closed within the context."""
+        return nullcontext() if self._lend is None else self._lend(self._connection)
 
     @property
     def reconnect_seconds(self) -> float:
@@ -793,6 +811,7 @@ class PosixStore(Store):
         if self._disconnected:
             return
         self._former_bytes, self._disconnected = self.wire_bytes - self._other_bytes, True
+        self._connection.borrowed = False  # in the middle of an answer
         self._was_lost = self._was_lost or self.connection_lost
         self.close()
         self._holding.leave(self._connection.process, *self._channels.processes)

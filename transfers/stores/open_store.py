@@ -13,7 +13,9 @@ from hibali.plugins import load
 from transfers.model.spool import sort_listing
 from transfers.model.store import Store
 from transfers.remote.agent_host import AgentHost
+from transfers.remote.connection import Connection
 from transfers.remote.host import RemoteHost
+from transfers.remote.lending import borrow
 from transfers.stores.agent_or_sftp import open_either, sftp_host
 
 if TYPE_CHECKING:  # start-up: most sites have an agent
@@ -76,7 +78,11 @@ def open_host(site: Site, *, on_event: Listener = ignore) -> RemoteHost:
     module = load("transfers.stores", site.kind)
 
     def with_agent() -> RemoteHost:
-        return AgentHost(module.connect(site, on_event=on_event)[0])
+        def connect() -> Connection:
+            found: Connection = module.connect(site, on_event=on_event)[0]
+            return found
+
+        return AgentHost(borrow(site, Connection, bulk=False) or connect(), site, connect)
 
     if site.ssh is None:
         return with_agent()

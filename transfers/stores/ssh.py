@@ -15,8 +15,10 @@ from hibali.errors import HibaliError, TryLaterError, UsageError
 from hibali.events import Listener, ignore
 from hibali.locations import Location, guarded_roots
 from hibali.ssh.sessions import Login, open_session, worker_login
+from transfers.agent import protocol
 from transfers.pipeline.channel_pool import ChannelPool
 from transfers.remote.connection import Connection, remote_command
+from transfers.remote.lending import borrow, lend
 from transfers.stores.agent_store import AGENT_FACTS, PosixStore
 
 FACTS = replace(AGENT_FACTS, kind="ssh")
@@ -165,6 +167,7 @@ def open_store(location: Location, *, on_event: Listener = ignore) -> PosixStore
         reopen=site_logins.open_again,
         patience=limits.reconnect_seconds,
         confined=location.confined,
+        lend=lambda lent: lend(site, lent, bulk=True),
     )
 
 
@@ -183,6 +186,10 @@ class _SiteLogins:
         assert settings is not None
         since = time.time()
         _begin(site, self._further)
+        lent = borrow(site, Connection, bulk=True)
+        if lent is not None:
+            lent.post("inspect", path=protocol.text_of(inspect_path))
+            return lent, self._channels(lent)
         try:
             connection, self._logins = connect(
                 site, bulk=True, inspect_path=inspect_path, on_event=self._on_event, since=since

@@ -253,6 +253,11 @@ class Channel:
                 return
 
     @property
+    def ended(self) -> bool:
+        """Whether no reply comes anymore."""
+        return self._closed or self._ended.is_set()
+
+    @property
     def pid(self) -> int:
         """The process id of ssh."""
         return self._process.pid

@@ -34,6 +34,7 @@ class Client:
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
+        self.borrowed = False  # see transfers.remote.lending
         self.subject = channel.subject
         self._offers = channel.extensions
         self.read_bytes, self.write_bytes = self._limits()
@@ -299,8 +300,16 @@ class Client:
         return problem_of(problem)
 
     def close(self) -> None:
-        """Close the channel."""
-        self.channel.close()
+        """Close the channel, or give it back."""
+        if self.borrowed:  # replies that no one waits for anymore are dropped when they arrive
+            self.borrowed = False
+        else:
+            self.channel.close()
+
+    @property
+    def idle(self) -> bool:
+        """Whether another can use it: replies are matched to their requests until the channel ends."""
+        return not self.channel.ended
 
 
 _PROBLEMS = {

@@ -11,6 +11,7 @@ from hibali.locations import Location, guarded_roots
 from hibali.ssh.sessions import Login, open_session
 from transfers.model.entry import Verification
 from transfers.model.facts import Facts
+from transfers.remote.lending import borrow, lend
 from transfers.stores.sftp.channel import Channel
 from transfers.stores.sftp.client import Client, expand
 from transfers.stores.sftp.paths import Guard
@@ -37,6 +38,9 @@ def connect(site: Site, *, bulk: bool = False, on_event: Listener = ignore) -> t
     settings = site.ssh
     if settings is None:
         raise UsageError("not-an-ssh-site", "this site has no ssh table", subject=site.name)
+    lent = borrow(site, Client, bulk=bulk)
+    if lent is not None:
+        return lent, 0
     login = Login(settings, site.limits, host=settings.data_host if bulk else None, on_event=on_event)
     client = open_session(login, lambda tried: _start_client(tried, site))
     return client, login.logins
@@ -84,4 +88,5 @@ def store_over(client: Client, logins: int, location: Location) -> SftpStore:
         lease=location.site.limits.lease_seconds,
         guard=Guard(client, guarded_roots(location.site)),
         confined=location.confined,
+        lend=partial(lend, location.site, client, bulk=True),
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 
 from hibali.errors import HibaliError, IncompleteError, NotFoundError, RefusedError
@@ -207,13 +208,15 @@ class SftpStore(Store):
         guard: Guard | None = None,
         confined: bool = False,
         borrowed: bool = False,
+        lend: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        """Set the fields; `path` is absolute, `guard` checks symlinks, `confined` and `borrowed` as in PosixStore."""
+        """Set the fields; `path` is absolute, `guard` checks symlinks, the others as in PosixStore."""
         self._facts = facts
         self.root_path = path
         self._guard = guard
         self._confined = confined
         self._borrowed = borrowed
+        self.lending = lend
         self._reached = False
         self._real = path  # resolved at the first use
         self._logins = logins
