@@ -43,9 +43,11 @@ from transfers.engine.request import SaveOptions
 from transfers.history.journal import Receipt
 from transfers.model.entry import Entry, Kind
 from transfers.remote.host import RemoteHost
+from transfers.single_files import follow_links
 from transfers.stores.open_store import open_store
 from transfers.stores.open_views import datasets_at, fetch_content
 
+_RESOLVE_SECONDS = 20.0
 _FRESH_NS = 2_000_000_000  # a file changed this shortly before it was hashed can change again unseen
 
 
@@ -212,6 +214,23 @@ def identify_at_site(host: RemoteHost, location: Location) -> tuple[Identity, by
         raise NotFoundError("no-such-input", "the input does not exist at the site", subject=location.text)
     mark = ":".join(str(part) for part in (found.kind, found.size, found.mtime_ns, found.inode))
     return Identity(f"site:{location.site.name}:{printable(path)}:{mark}"), path
+
+
+def unseen_by_nodes(host: RemoteHost, site: Site, paths: Sequence[bytes]) -> list[bytes]:
+    """Return which of these absolute paths are in roots that compute nodes do not see, also through symlinks."""
+    hidden = [host.expand(root) for root in site.roots.values() if not root.nodes]
+    if not (hidden and paths):
+        return []
+    found = host.run([b"realpath", b"-z", b"-m", b"--", *hidden, *paths], timeout=_RESOLVE_SECONDS)
+    real = found.stdout.split(b"\0")[:-1]
+    if found.exit_code != 0 or len(real) != len(hidden) + len(paths):
+        real = [*hidden, *paths]  # the site has no realpath(1)
+    folders = [root.rstrip(b"/") + b"/" for root in real[: len(hidden)]]
+    return [
+        path
+        for path, resolved in zip(paths, real[len(hidden) :], strict=True)
+        if any((resolved + b"/").startswith(folder) for folder in folders)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -525,11 +544,9 @@ def _identify(each: Input, place: Location) -> Located:
         identity = identify_local(path)
         real = os.fsencode(path.resolve()).decode("utf-8", "surrogateescape")
         return Located(each, replace(place, path=real, slash=False), identity)
-    store = open_store(place)
-    try:
-        return Located(each, place, identify_elsewhere(place, store.stat()))
-    finally:
-        store.close()
+    with contextlib.closing(open_store(place)) as store:
+        identity = identify_elsewhere(place, store.stat())
+        return Located(each, follow_links(place, store), identity)  # a transfer would copy a symlink itself
 
 
 def _all_of(missing: Sequence[NotFoundError]) -> NotFoundError:

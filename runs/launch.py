@@ -26,7 +26,7 @@ from runs.clean import make_work_folder
 from runs.collect import pull_files
 from runs.dependencies import check_needs, dependency_jobs
 from runs.images import SiteImages, find_image
-from runs.inputs import Identity, identify_at_site
+from runs.inputs import Identity, identify_at_site, identify_elsewhere, unseen_by_nodes
 from runs.model import Carrier, Input, Output, Pilot, Run, State, ignore_run
 from runs.new_request import resource_argv
 from runs.prepare import Prepared, prepare
@@ -202,7 +202,7 @@ def _is_submitted(run: Run) -> bool:
 
 
 def _locate_inputs(request: Request, host: RemoteHost) -> tuple[list[Input], list[Identity]]:
-    """Identify all inputs; those that are at the site get their path there."""
+    """Identify all inputs; those that are at the site get their path there, unless its compute nodes do not see them."""
     workload = request.workload
     inputs: list[Input] = []
     identities: list[Identity] = []
@@ -213,8 +213,12 @@ def _locate_inputs(request: Request, host: RemoteHost) -> tuple[list[Input], lis
             identities.append(Identity(f"site:{location.site.name}:{found.reference}:{found.mark}"))
         elif known is None:
             identity, path = identify_at_site(host, location)
-            inputs.append(replace(each, in_place=True, source=as_text(path)))
-            identities.append(identity)
+            if unseen_by_nodes(host, request.compute.site, [path]):
+                inputs.append(each)  # staged from there
+                identities.append(identify_elsewhere(location, host.stat(path)))
+            else:
+                inputs.append(replace(each, in_place=True, source=as_text(path)))
+                identities.append(identity)
         else:
             inputs.append(each)
             identities.append(known)
@@ -326,6 +330,13 @@ def _stage_and_submit(
     host, run_store, on_event = session.host, session.runs, session.on_event
     site, tasks = request.compute.site, request.workload.tasks
     work = make_work_folder(host, site, b"runs", b"cache", b"images")
+    if unseen_by_nodes(host, site, [work]):
+        raise UsageError(
+            "work-not-on-nodes",
+            "the work folder is in a root that compute nodes do not see, so that no job could start",
+            subject=printable(work),
+            hint=f"Set sites.{site.name}.work to a folder that they see. Nothing was submitted.",
+        )
     folder = work + b"/runs/" + run.id.encode("ascii")
     host.make_folder(folder if tasks else folder + b"/work")
     if run.state is State.PREPARED:

@@ -71,6 +71,11 @@ def _real_place(location: Location, store: Store) -> Location:
         raise UsageError(
             "not-a-folder", "this is a file, but the path ends with a slash", subject=location.text
         )
+    return follow_links(location, store)
+
+
+def follow_links(location: Location, store: Store) -> Location:
+    """Return the location without symlinks, of a store that is open there; raise `RefusedError` for one of another account."""
     if not store.can(Store.identify):
         return location
     store.check_trusted()

@@ -603,13 +603,42 @@ def _read_tier(name: str, value: Any, note: Note) -> Tier:
         return Tier("")
 
 
-def _roots(value: Any, note: Note) -> dict[str, str]:
-    roots = strings(value, note)
-    for name, path in roots.items():
+class RootPath(str):
+    """The path of a root; `nodes` tells whether compute nodes see it."""
+
+    __slots__ = ("nodes",)
+    nodes: bool
+
+    def __new__(cls, path: str, *, nodes: bool = True) -> Self:
+        """Return the path."""
+        made = super().__new__(cls, path)
+        made.nodes = nodes
+        return made
+
+
+@table
+class _Root:
+    """A root with its properties, in place of its path alone."""
+
+    path: str = setting(line, doc="the folder")
+    nodes: bool = setting(flag, default=True, doc="whether compute nodes see it")
+
+
+def _roots(value: Any, note: Note) -> dict[str, RootPath]:
+    if not isinstance(value, dict):
+        raise ValueError("must be a table of paths")  # noqa: TRY004  # as of every reader
+    roots: dict[str, RootPath] = {}
+    for name, item in value.items():
         if not re.fullmatch(_ROOT_NAME, name):
             note(f"the root's name {name!r} is not letters, digits, - and _", name)
-        if not re.fullmatch(_ROOT_PATH, path):
+        if isinstance(item, dict):
+            root = read_table(_Root, item, lambda message, *keys, at=name: note(message, at, *keys))
+            path, nodes = root.path, root.nodes
+        else:
+            path, nodes = strings({name: item}, note).get(name, ""), True
+        if path and not re.fullmatch(_ROOT_PATH, path):
             note(f"{path!r} is not an absolute path, ~/x or $NAME/x", name)
+        roots[name] = RootPath(path, nodes=nodes)
     return roots
 
 
@@ -633,7 +662,7 @@ class Site:
         default="~/.hibali",
         doc="where run folders and the cache are",
     )
-    roots: dict[str, str] = setting(_roots, default={}, doc="named folders, for SITE:@NAME/x")
+    roots: dict[str, RootPath] = setting(_roots, default={}, doc="named folders, for SITE:@NAME/x")
     read_only: tuple[str, ...] = setting(lines, default=(), doc="roots that nothing is written to")
     stripe: dict[str, str] = setting(
         _stripes, default={}, doc="on Lustre: over how many storage targets new folders of a root are striped"
@@ -701,12 +730,7 @@ class Site:
             for name in names:
                 if name not in self.roots:
                     note(f"{name!r} is not one of the roots", key)
-        if self.work.startswith("@"):
-            name = self.work[1:].partition("/")[0]
-            if name not in self.roots:
-                note(f"{name!r} is not one of the roots", "work")
-            if name in self.read_only:
-                note(f"{name!r} is a read-only root", "work")
+        self._check_work(note)
         if self.fast is not None and self.fast not in self.tiers:
             known = ", ".join(sorted(self.tiers)) or "there are none"
             note(f"{self.fast!r} is not one of the tiers ({known})", "fast")
@@ -715,6 +739,17 @@ class Site:
         if self.ssh is not None and self.proxy is not None:
             return replace(self, ssh=replace(self.ssh, proxy=self.proxy))
         return self
+
+    def _check_work(self, note: Note) -> None:
+        name = self.work[1:].partition("/")[0] if self.work.startswith("@") else None
+        if name is None:
+            return
+        if name not in self.roots:
+            note(f"{name!r} is not one of the roots", "work")
+        elif not self.roots[name].nodes:
+            note(f"{name!r} is a root that compute nodes do not see", "work")
+        if name in self.read_only:
+            note(f"{name!r} is a read-only root", "work")
 
 
 def _check_root(name: str, roots: Mapping[str, str], note: Note) -> None:

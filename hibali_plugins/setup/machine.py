@@ -287,7 +287,8 @@ def _check_roots(checks: StepList, site: Site, host: RemoteHost) -> None:
                     subject=f"{site.name}:@{name}",
                     hint=f"Create it, or correct config.toml: hibali mkdir {site.name}:@{name}",
                 )
-            found.append(f"@{name} is {printable(expanded)}")
+            unseen = "" if path.nodes else " (not seen by compute nodes)"
+            found.append(f"@{name} is {printable(expanded)}{unseen}")
         except HibaliError as problem:
             if problem.transient:
                 raise

@@ -1,0 +1,89 @@
+"""Test inputs at sites: in roots that compute nodes do not see, on tape, and behind symlinks."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.end_to_end.run_tools import Bench
+from tests.support.trees import random_bytes
+
+
+@pytest.fixture
+def archive(hibali: Any, ssh_server: Any) -> tuple[Bench, Path]:
+    """Return a pipeline at an ssh site, and its archive."""
+    bench = Bench(hibali)
+    folder = bench.folder / "far"
+    (folder / "archive").mkdir(parents=True)
+    bench.add_site(
+        "far",
+        f'kind = "ssh"\nwork = "{folder}/work"\n'
+        f'roots = {{ home = "{folder}", archive = {{ path = "{folder}/archive", nodes = false }} }}\n'
+        f'[sites.far.ssh]\nhost = "{ssh_server.host}"\ncommand = {json.dumps(list(ssh_server.command))}\n'
+        '[sites.far.scheduler]\nname = "direct"\n[sites.far.limits]\npoll = "1s"\nlogin_interval = "0s"',
+    )
+    return bench, folder / "archive"
+
+
+def run(bench: Bench, source: str) -> str:
+    ended = bench.run(bench.answers(**{"in": source}), "--wait", "--new", exit=0)
+    assert ended.last["state"] == "SUCCEEDED"
+    return str(ended.last["id"])
+
+
+def output_of(bench: Bench, run_id: str) -> bytes:
+    return (bench.folder / "far/work/runs" / run_id / "work/out.txt").read_bytes()
+
+
+def test_an_input_in_a_hidden_root_is_staged_at_the_site_once(archive: tuple[Bench, Path]) -> None:
+    bench, folder = archive
+    content = random_bytes(1, 3_000_000)
+    (folder / "scan").write_bytes(content)
+    (folder.parent / "link").symlink_to(folder / "scan")
+    for source, staged in (("far:@archive/scan", 1), ("far:@archive/scan", 1), ("far:@home/link", 2)):
+        run_id = run(bench, source)
+        assert output_of(bench, run_id) == content
+        assert "/archive/" not in (bench.folder / "far/work/runs" / run_id / "job.sh").read_text()
+        receipts = [
+            line for line in bench.hibali("history", "--json").lines if line.get("operation") == "stage"
+        ]
+        assert [line["bytes_moved"] for line in receipts] == [len(content)] * staged
+    cached = [path for path in (folder.parent / "work/cache").rglob("*") if is_copy(path, content)]
+    assert len(cached) == 1
+
+
+def is_copy(path: Path, content: bytes) -> bool:
+    return path.is_file() and not path.is_symlink() and path.read_bytes() == content
+
+
+def test_an_input_on_tape_is_recalled_first(archive: tuple[Bench, Path]) -> None:
+    bench, folder = archive
+    with (folder / "scan").open("wb") as stream:
+        os.truncate(stream.fileno(), 2_000_000)  # no blocks on disk, as after a migration to tape
+    assert output_of(bench, run(bench, "far:@archive/scan")) == bytes(2_000_000)
+
+
+def test_a_work_folder_that_nodes_do_not_see_is_refused_before_a_run(archive: tuple[Bench, Path]) -> None:
+    bench, folder = archive
+    config = bench.hibali.home.config
+    (folder / "work").mkdir(mode=0o700)
+    text = config.read_text()
+    config.write_text(text.replace(f'work = "{folder.parent}/work"', f'work = "{folder}/work"'))
+    refused = bench.run(bench.answers(), exit=2)
+    assert refused.last["code"] == "work-not-on-nodes"
+    config.write_text(text.replace(f'work = "{folder.parent}/work"', 'work = "@archive/work"'))
+    refused = bench.run(bench.answers(), exit=2)
+    assert "compute nodes do not see" in str(refused)
+
+
+def test_an_input_from_another_site_is_the_content_behind_its_symlink(archive: tuple[Bench, Path]) -> None:
+    bench, folder = archive
+    (folder / "scan").write_bytes(b"content\n")
+    (folder / "link").symlink_to("scan")
+    work = bench.add_local_site("here")
+    ended = bench.run(bench.answers(**{"in": "far:@archive/link"}), "--wait", exit=0)
+    assert (work / "runs" / ended.last["id"] / "work/out.txt").read_bytes() == b"content\n"
