@@ -42,7 +42,9 @@ from runs.store import RunStore
 from transfers.engine.request import SaveOptions
 from transfers.history.journal import Receipt
 from transfers.model.entry import Entry, Kind
+from transfers.model.store import Store
 from transfers.remote.host import RemoteHost
+from transfers.remote.lending import lending
 from transfers.single_files import follow_links
 from transfers.stores.open_store import open_store
 from transfers.stores.open_views import datasets_at, fetch_content
@@ -196,14 +198,40 @@ def _stat(path: Path) -> os.stat_result:
         raise unreadable(os.fsencode(path), problem) from None
 
 
-def identify_elsewhere(location: Location, found: Entry | None) -> Identity:
-    """Identify an input at another site by the metadata of its store; raises `NotFoundError`."""
+def identify_elsewhere(location: Location, store: Store) -> Identity:
+    """Identify what is at a location of another site by the metadata of its store, of a folder by those of all that is in it.
+
+    Raises `NotFoundError`, and `ListingIncompleteError` for a folder that cannot be listed whole.
+    """
+    found = store.stat()
     if found is None:
         raise NotFoundError("no-such-input", "the input does not exist at that site", subject=location.text)
-    mark = ":".join(str(part) for part in (found.kind, found.size, found.mtime_ns, found.etag or ""))
+    if found.kind is Kind.FOLDER:
+        whole, size = hashlib.sha256(), 0
+        for entry in store.list():
+            whole.update(b"%d:%b%b\n" % (len(entry.path), entry.path, _mark(entry).encode()))
+            size += entry.size if entry.kind is Kind.FILE else 0
+        mark = f"{found.kind}:{whole.hexdigest()}"
+    else:
+        mark, size = _mark(found), found.size
     text = f"site:{location.site.name}:{location.bucket or ''}:{location.path}:{mark}"
     digest = hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
-    return Identity(text, digest, size=found.size if found.kind is Kind.FILE else None)
+    return Identity(text, digest, size=size)
+
+
+def _mark(entry: Entry) -> str:
+    if entry.kind is Kind.FOLDER:
+        return str(entry.kind)
+    return ":".join(str(part) for part in (entry.kind, entry.size, entry.mtime_ns, entry.etag or ""))
+
+
+def identify_for_nodes(host: RemoteHost, site: Site, location: Location) -> tuple[Identity, bytes | None]:
+    """Identify an input at the run's site, and return its path there; None if it is staged, because nodes do not see it."""
+    identity, path = identify_at_site(host, location)
+    if not unseen_by_nodes(host, site, path):
+        return identity, path
+    with lending(host), contextlib.closing(open_store(location)) as store:
+        return identify_elsewhere(location, store), None
 
 
 def identify_at_site(host: RemoteHost, location: Location) -> tuple[Identity, bytes]:
@@ -216,21 +244,24 @@ def identify_at_site(host: RemoteHost, location: Location) -> tuple[Identity, by
     return Identity(f"site:{location.site.name}:{printable(path)}:{mark}"), path
 
 
-def unseen_by_nodes(host: RemoteHost, site: Site, paths: Sequence[bytes]) -> list[bytes]:
-    """Return which of these absolute paths are in roots that compute nodes do not see, also through symlinks."""
-    hidden = [host.expand(root) for root in site.roots.values() if not root.nodes]
-    if not (hidden and paths):
-        return []
-    found = host.run([b"realpath", b"-z", b"-m", b"--", *hidden, *paths], timeout=_RESOLVE_SECONDS)
+def unseen_by_nodes(host: RemoteHost, site: Site, path: bytes) -> bool:
+    """Return whether the innermost root around an absolute path is one that compute nodes do not see, also through symlinks."""
+    if all(root.nodes for root in site.roots.values()):
+        return False
+    roots: list[tuple[bytes, bool]] = []
+    for root in site.roots.values():
+        with contextlib.suppress(NotFoundError):  # its variable is not set there
+            roots.append((host.expand(root), root.nodes))
+    paths = [path, *(root for root, _ in roots)]
+    found = host.run([b"realpath", b"-z", b"-m", b"--", *paths], timeout=_RESOLVE_SECONDS)
     real = found.stdout.split(b"\0")[:-1]
-    if found.exit_code != 0 or len(real) != len(hidden) + len(paths):
-        real = [*hidden, *paths]  # the site has no realpath(1)
-    folders = [root.rstrip(b"/") + b"/" for root in real[: len(hidden)]]
-    return [
-        path
-        for path, resolved in zip(paths, real[len(hidden) :], strict=True)
-        if any((resolved + b"/").startswith(folder) for folder in folders)
+    if found.exit_code != 0 or len(real) != len(paths):
+        real = paths  # the site has no realpath(1)
+    path, *folders = [one.rstrip(b"/") + b"/" for one in real]
+    around = [
+        (folder, seen) for folder, (_, seen) in zip(folders, roots, strict=True) if path.startswith(folder)
     ]
+    return bool(around) and not max(around, key=lambda each: len(each[0]))[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -545,7 +576,7 @@ def _identify(each: Input, place: Location) -> Located:
         real = os.fsencode(path.resolve()).decode("utf-8", "surrogateescape")
         return Located(each, replace(place, path=real, slash=False), identity)
     with contextlib.closing(open_store(place)) as store:
-        identity = identify_elsewhere(place, store.stat())
+        identity = identify_elsewhere(place, store)
         return Located(each, follow_links(place, store), identity)  # a transfer would copy a symlink itself
 
 

@@ -26,7 +26,7 @@ from runs.clean import make_work_folder
 from runs.collect import pull_files
 from runs.dependencies import check_needs, dependency_jobs
 from runs.images import SiteImages, find_image
-from runs.inputs import Identity, identify_at_site, identify_elsewhere, unseen_by_nodes
+from runs.inputs import Identity, identify_for_nodes, unseen_by_nodes
 from runs.model import Carrier, Input, Output, Pilot, Run, State, ignore_run
 from runs.new_request import resource_argv
 from runs.prepare import Prepared, prepare
@@ -212,13 +212,9 @@ def _locate_inputs(request: Request, host: RemoteHost) -> tuple[list[Input], lis
             inputs.append(replace(each, in_place=True, source=found.reference))
             identities.append(Identity(f"site:{location.site.name}:{found.reference}:{found.mark}"))
         elif known is None:
-            identity, path = identify_at_site(host, location)
-            if unseen_by_nodes(host, request.compute.site, [path]):
-                inputs.append(each)  # staged from there
-                identities.append(identify_elsewhere(location, host.stat(path)))
-            else:
-                inputs.append(replace(each, in_place=True, source=as_text(path)))
-                identities.append(identity)
+            identity, path = identify_for_nodes(host, request.compute.site, location)
+            inputs.append(each if path is None else replace(each, in_place=True, source=as_text(path)))
+            identities.append(identity)
         else:
             inputs.append(each)
             identities.append(known)
@@ -330,7 +326,7 @@ def _stage_and_submit(
     host, run_store, on_event = session.host, session.runs, session.on_event
     site, tasks = request.compute.site, request.workload.tasks
     work = make_work_folder(host, site, b"runs", b"cache", b"images")
-    if unseen_by_nodes(host, site, [work]):
+    if unseen_by_nodes(host, site, work):
         raise UsageError(
             "work-not-on-nodes",
             "the work folder is in a root that compute nodes do not see, so that no job could start",

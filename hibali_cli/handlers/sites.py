@@ -20,6 +20,10 @@ def site_record(site: Site) -> dict[str, Any]:
     """Return the JSON fields of a site, with its kind as `type`; missing parts are null."""
     values = asdict(replace(site, files_at=None))
     values["files_at"] = site.files_at.name if site.files_at else None
+    values["roots"] = {
+        name: str(path) if path.nodes else {"path": str(path), "nodes": False}
+        for name, path in site.roots.items()
+    }
     if values["ssh"] is not None:
         del values["ssh"]["proxy"]  # the site's own key
     if values["scheduler"] is not None:

@@ -46,7 +46,7 @@ from registry.images.record import ImageRecord
 from registry.images.record import write_record as write_image_record
 from registry.invocation import Invocation
 from registry.pipeline import Pipeline
-from runs.inputs import identify_at_site, identify_elsewhere, identify_local, list_inputs
+from runs.inputs import identify_elsewhere, identify_for_nodes, identify_local, list_inputs
 from runs.model import Input, Run
 from runs.outputs import OutputDigests, find_content, read_output_identity
 from runs.records import part_of
@@ -121,13 +121,10 @@ def check_unchanged(
     elif kind == "run":
         now = _current_identity(recorded, place.site, content)
     elif place.site == site and not place.typed_local:
-        now = identify_at_site(open_host(), place)[0].text
+        now = identify_for_nodes(open_host(), site, place)[0].text
     else:
-        store = open_store(place)
-        try:
-            now = identify_elsewhere(place, store.stat()).text
-        finally:
-            store.close()
+        with contextlib.closing(open_store(place)) as store:
+            now = identify_elsewhere(place, store).text
     if now != recorded:
         raise RefusedError(
             "input-changed",

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.end_to_end.run_tools import Bench
+from tests.end_to_end.run_tools import Bench, doing
 from tests.support.trees import random_bytes
 
 
@@ -58,6 +58,18 @@ def test_an_input_in_a_hidden_root_is_staged_at_the_site_once(archive: tuple[Ben
 
 def is_copy(path: Path, content: bytes) -> bool:
     return path.is_file() and not path.is_symlink() and path.read_bytes() == content
+
+
+def test_a_changed_folder_is_staged_again(archive: tuple[Bench, Path]) -> None:
+    """A folder's own times do not change with the content of its files."""
+    bench, folder = archive
+    (folder / "scans").mkdir()
+    first = folder / "scans/first"
+    bench = Bench(bench.hibali, {**doing("cat [IN]/* >[OUT]"), "name": "Read Folder"})
+    bench.site = "far"
+    for content in (b"one\n", b"two\n"):
+        first.write_bytes(content)
+        assert output_of(bench, run(bench, "far:@archive/scans")) == content
 
 
 def test_an_input_on_tape_is_recalled_first(archive: tuple[Bench, Path]) -> None:

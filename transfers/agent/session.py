@@ -128,17 +128,23 @@ class Session(object):
         `confined` refuses a path that leads out of the configured root: the client is going to delete.
         """
         path = absolute_path(header["path"])
+        self._forget_root()  # a request that follows a failure must not concern the root before
         opened = self.roots.open(path, bool(header.get("make")))
         if header.get("confined") and not opened.inside:
             os.close(opened.descriptor)
             raise leaves_root_error(path)
-        if self._reader is not None:  # it reads below the root that was open before
-            self._reader.close()
-            self._reader = None
-        if self._root is not None:
-            self._root.close()
         self._root, self._opened_folder, self._root_path = opened.root(path), opened, path
         self._channel.send(protocol.END, {"path": protocol.text_of(os.path.realpath(path))})
+
+    def _forget_root(self) -> None:
+        """Close the root with all that is known of it."""
+        for each in (self._reader, self._backup, self._root):
+            if each is not None:
+                each.close()
+        self._reader = self._backup = self._root = self._opened_folder = None
+        self._root_path = b""
+        self._walked = False
+        self._targets_below, self._partials, self._unpurged = [], [], set()
 
     def whole_path(self, name: bytes) -> bytes:
         """Return the path of a name in a system error: below the root, names are relative to an open folder.

@@ -251,6 +251,7 @@ class AgentHost:
 
     def close(self) -> None:
         """See RemoteHost."""
+        self._reopen = None
         if self._live is None:
             return
         if self._live.borrowed and self._live.idle:

@@ -6,6 +6,7 @@ request until the borrower is closed.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
@@ -28,6 +29,7 @@ class Session(Protocol):
 
 
 _Taken = TypeVar("_Taken", bound=Session)
+_BORROWING = threading.Lock()
 _LENT: ContextVar[tuple[tuple[str, Session], ...]] = ContextVar("sessions that are lent", default=())
 
 
@@ -48,10 +50,11 @@ def lend(site: Site, session: Session, *, bulk: bool) -> Iterator[None]:
 def borrow(site: Site, kind: type[_Taken], *, bulk: bool) -> _Taken | None:
     """Return a lent session to the site's host, for one borrower at a time; None if there is none."""
     wanted = _destination(site, bulk=bulk)
-    for destination, session in _LENT.get():
-        if destination == wanted and isinstance(session, kind) and session.idle and not session.borrowed:
-            session.borrowed = True
-            return session
+    with _BORROWING:
+        for destination, session in _LENT.get():
+            if destination == wanted and isinstance(session, kind) and session.idle and not session.borrowed:
+                session.borrowed = True
+                return session
     return None
 
 

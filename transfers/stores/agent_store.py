@@ -158,18 +158,19 @@ class PosixStore(Store):
         reopen: Reopen | None = None,
         patience: float = 0.0,
         confined: bool = False,
-        borrowed: bool = False,
+        owner: PosixStore | None = None,
         lend: Callable[[Connection], AbstractContextManager[None]] | None = None,
     ) -> None:
         """`connection` was opened with `inspect_path`; its first reply describes the root or is raised as error.
 
         `reopen` opens new channels to the same root after a lost connection, in one try; `patience` is
         `Store.reconnect_seconds`. `confined` refuses a root that symlinks place outside the site's configured
-        root. A `borrowed` connection is counted and closed by another store; `lend` lends it to others.
+        root. A connection with another `owner` is counted, reconnected and closed there; `lend` lends it to others.
         """
         self._facts = facts
         self._confined = confined
-        self._borrowed = borrowed
+        self._owner = owner
+        self._borrowed = owner is not None
         self._lend = lend
         self._channels = channels or no_channels()
         self._reopen = reopen
@@ -177,7 +178,9 @@ class PosixStore(Store):
         self._holding = Holding(lease)
         self._disconnected = self._was_lost = self._committed = self._left = False
         self._returns = self._channels_lost = 0
-        self._former_bytes = 0 if borrowed else -connection.data_bytes  # it may have served others before
+        self._former_bytes = (
+            0 if self._borrowed else -connection.data_bytes
+        )  # it may have served others before
         self._receiver: ReceiverStream | None = None
         self._writers: dict[type[Writer], Writer] = {}  # the last one of each kind
         self._other_bytes = self._other_logins = 0
@@ -323,6 +326,7 @@ class PosixStore(Store):
 
     def _open(self, *, make: bool = False) -> None:
         if self._connection.root_of is not self:
+            self._connection.root_of = None  # whatever happens, the root before is not open anymore
             self._connection.request("open", **self._opening(make=make))
             self._connection.root_of = self
             self._channels.start_early(self._connection.round_trip)
@@ -410,16 +414,16 @@ class PosixStore(Store):
     def substore(self, folder: bytes) -> tuple[PosixStore, bytes]:
         """See Store."""
         path = self.root_path.rstrip(b"/") + b"/" + folder if folder else self.root_path
-        return self._beside(path, confined=self._confined), b""
+        return self._beside(PosixStore, path, confined=self._confined), b""
 
     def beside(self, location: Location) -> PosixStore:
         """See Store."""
         assert not self._holding.held
-        return self._beside(location.raw, confined=location.confined)
+        return self._beside(type(self), location.raw, confined=location.confined)
 
-    def _beside(self, path: bytes, *, confined: bool) -> PosixStore:
+    def _beside(self, kind: type[PosixStore], path: bytes, *, confined: bool) -> PosixStore:
         self._connection.post("inspect", path=protocol.text_of(path))
-        return type(self)(
+        return kind(
             self._connection,
             self.facts,
             self._channels,
@@ -427,7 +431,7 @@ class PosixStore(Store):
             reopen=self._reopen,
             patience=self._patience,
             confined=confined,
-            borrowed=True,
+            owner=self if self._owner is None else self._owner,
         )
 
     def store_whole(self, entry: Entry, content: bytes) -> bool:
@@ -715,6 +719,7 @@ class PosixStore(Store):
         requests = [self._holding.lock_request(operation)]
         root = protocol.text_of(self.root_path)
         if self._connection.root_of is not self:
+            self._connection.root_of = None
             requests.insert(0, ("open", self._opening(make=make)))
         replies = self._connection.request_all([*requests, ("inspect", {"path": root})])
         self._seen = self._parse_root_state(replies[-1])
@@ -812,7 +817,7 @@ class PosixStore(Store):
             return
         self._former_bytes, self._disconnected = self.wire_bytes - self._other_bytes, True
         self._connection.borrowed = False  # in the middle of an answer
-        self._was_lost = self._was_lost or self.connection_lost
+        self._was_lost = self._was_lost or (self.connection_lost and not self._borrowed)
         self.close()
         self._holding.leave(self._connection.process, *self._channels.processes)
         receiver, self._receiver = self._receiver, None
@@ -826,10 +831,9 @@ class PosixStore(Store):
 
     def reconnect(self, *, anew: bool) -> None:
         """See Store."""
-        assert self._reopen is not None
-        connection, channels = self._reopen(self.root_path)
+        connection, channels = self._connect_again()
         self._disconnected, self._connection, self._channels = False, connection, channels
-        self._borrowed = self._listing_ahead = False
+        self._listing_ahead = False
         reply = connection.replies()[0]
         if connection.path_in(reply) != self.root_path:
             raise connection.broken("opened another folder than before")
@@ -839,6 +843,16 @@ class PosixStore(Store):
             connection.root_of = self
         self._returns += self._was_lost
         self._was_lost = False
+
+    def _connect_again(self) -> tuple[Connection, ChannelPool]:
+        """Connect to the same root; over the connection of the owner, which reconnects first, if it has one."""
+        if self._owner is not None and not self._owner.connection_lost:
+            connection = self._owner.connection
+            connection.post("inspect", path=protocol.text_of(self.root_path))
+            return connection, self._owner._channels  # noqa: SLF001  # of another store of this class
+        assert self._reopen is not None
+        self._owner, self._borrowed = None, False
+        return self._reopen(self.root_path)
 
 
 class _AgentSharedWriting(SharedWriting):

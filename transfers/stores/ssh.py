@@ -159,16 +159,24 @@ def open_store(location: Location, *, on_event: Listener = ignore) -> PosixStore
     site_logins = _SiteLogins(site, on_event)
     connection, channels = site_logins.open(location.raw)
     limits = site.limits
-    return PosixStore(
-        connection,
-        FACTS,
-        channels,
-        lease=limits.lease_seconds,
-        reopen=site_logins.open_again,
-        patience=limits.reconnect_seconds,
-        confined=location.confined,
-        lend=lambda lent: lend(site, lent, bulk=True),
-    )
+    try:
+        return PosixStore(
+            connection,
+            FACTS,
+            channels,
+            lease=limits.lease_seconds,
+            reopen=site_logins.open_again,
+            patience=limits.reconnect_seconds,
+            confined=location.confined,
+            lend=lambda lent: lend(site, lent, bulk=True),
+        )
+    except BaseException:
+        channels.close(0.0)
+        if connection.borrowed and connection.idle:
+            connection.borrowed = False
+        else:
+            connection.close(0.0)
+        raise
 
 
 class _SiteLogins:

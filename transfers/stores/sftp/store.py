@@ -217,6 +217,9 @@ class SftpStore(Store):
         self._confined = confined
         self._borrowed = borrowed
         self.lending = lend
+        self._closed = False
+        self._first_bytes = client.channel.data_bytes  # it may have served others before
+        self._sent = 0  # once it is closed
         self._reached = False
         self._real = path  # resolved at the first use
         self._logins = logins
@@ -266,7 +269,7 @@ class SftpStore(Store):
     @property
     def wire_bytes(self) -> int:
         """The file bytes that crossed the network."""
-        return 0 if self._borrowed else self._client.channel.data_bytes
+        return 0 if self._borrowed else (self._sent or self._client.channel.data_bytes - self._first_bytes)
 
     @property
     def pid(self) -> int:
@@ -626,7 +629,8 @@ class SftpStore(Store):
         if self._lock is not None:
             self._lock.release()
             self._lock = None
-        if not self._borrowed:
+        if not (self._borrowed or self._closed):
+            self._sent, self._closed = self.wire_bytes, True
             self._client.close()
 
 
