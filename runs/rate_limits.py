@@ -27,6 +27,7 @@ from runs.schedulers.base import load_scheduler
 from runs.services.base import open_host as open_service_host
 from runs.store import RunStore
 from transfers.remote.host import CommandResult, OnceResult, RemoteHost
+from transfers.remote.lending import lending
 from transfers.stores.open_store import open_host
 
 # The error codes of schedulers that refuse a request (runs.schedulers).
@@ -89,6 +90,10 @@ class _Counted:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._host, name)
+
+    def lending(self) -> contextlib.AbstractContextManager[None]:
+        """Lend the session of the host."""
+        return lending(self._host)
 
     def run(self, argv: Sequence[bytes | str], **options: Any) -> CommandResult:
         """See RemoteHost."""

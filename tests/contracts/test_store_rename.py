@@ -48,7 +48,9 @@ def test_a_moved_file_and_a_moved_folder_stay_verified_and_are_not_sent_again(
     for old, new in (("a", "new/one"), ("sub/b", "other/b"), ("sub/deep/c", "other/deep/c")):
         (source / old).rename(moved / new)
     assert set(subject.listed()) >= {b"new/one", b"other/b", b"other/deep/c"}
-    if not subject.open().facts.mtimes:  # nothing tells whether a file has changed, so that all are sent again
+    if (
+        not subject.open().facts.mtimes
+    ):  # nothing tells whether a file has changed, so that all are sent again
         assert subject.files() == {b"new/one": b"1", b"other/b": b"22", b"other/deep/c": b"333"}
         return
     assert api.verify(there).files == 3

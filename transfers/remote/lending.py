@@ -59,9 +59,9 @@ def borrow(site: Site, kind: type[_Taken], *, bulk: bool) -> _Taken | None:
 
 
 def lending(owner: Any) -> AbstractContextManager[None]:
-    """Return a context in which a host or a store lends its session, if it has one that it can lend."""
-    lends = getattr(owner, "lending", None)
-    return nullcontext() if lends is None else lends()
+    """Return a context in which a host or a store lends its session, if its class can."""
+    lends = getattr(type(owner), "lending", None)  # the host of a service passes other names on to a machine
+    return nullcontext() if lends is None else lends(owner)
 
 
 def _destination(site: Site, *, bulk: bool) -> str:

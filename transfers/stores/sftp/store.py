@@ -216,7 +216,7 @@ class SftpStore(Store):
         self._guard = guard
         self._confined = confined
         self._borrowed = borrowed
-        self.lending = lend
+        self._lend = lend
         self._closed = False
         self._first_bytes = client.channel.data_bytes  # it may have served others before
         self._sent = 0  # once it is closed
@@ -280,6 +280,10 @@ class SftpStore(Store):
         """See Store."""
         path = self.root_path.rstrip(b"/") + b"/" + folder if folder else self.root_path
         return self._beside(path, confined=self._confined), b""
+
+    def lending(self) -> AbstractContextManager[None]:
+        """Lend the connection to another store of the site, which is closed within the context."""
+        return self._lend()
 
     def beside(self, location: Location) -> SftpStore:
         """See Store."""
