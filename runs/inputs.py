@@ -43,6 +43,7 @@ from transfers.engine.request import SaveOptions
 from transfers.history.journal import Receipt
 from transfers.model.entry import Entry, Kind
 from transfers.model.store import Store
+from transfers.planning.protected_roots import path_relation
 from transfers.remote.host import RemoteHost
 from transfers.remote.lending import lending
 from transfers.single_files import follow_links
@@ -257,11 +258,12 @@ def unseen_by_nodes(host: RemoteHost, site: Site, path: bytes) -> bool:
     real = found.stdout.split(b"\0")[:-1]
     if found.exit_code != 0 or len(real) != len(paths):
         real = paths  # the site has no realpath(1)
-    path, *folders = [one.rstrip(b"/") + b"/" for one in real]
     around = [
-        (folder, seen) for folder, (_, seen) in zip(folders, roots, strict=True) if path.startswith(folder)
+        (len(root), seen)
+        for root, (_, seen) in zip(real[1:], roots, strict=True)
+        if path_relation(real[0], root) == "in"
     ]
-    return bool(around) and not max(around, key=lambda each: len(each[0]))[1]
+    return bool(around) and not max(around)[1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -620,7 +620,7 @@ class RootPath(str):
 class _Root:
     """A root with its properties, in place of its path alone."""
 
-    path: str = setting(line, doc="the folder")
+    path: str = setting(line, default="/", required=True, doc="the folder")
     nodes: bool = setting(flag, default=True, doc="whether compute nodes see it")
 
 
@@ -635,8 +635,8 @@ def _roots(value: Any, note: Note) -> dict[str, RootPath]:
             root = read_table(_Root, item, lambda message, *keys, at=name: note(message, at, *keys))
             path, nodes = root.path, root.nodes
         else:
-            path, nodes = strings({name: item}, note).get(name, ""), True
-        if path and not re.fullmatch(_ROOT_PATH, path):
+            path, nodes = strings({name: item}, note).get(name, "/"), True  # what is not a string was noted
+        if not re.fullmatch(_ROOT_PATH, path):
             note(f"{path!r} is not an absolute path, ~/x or $NAME/x", name)
         roots[name] = RootPath(path, nodes=nodes)
     return roots

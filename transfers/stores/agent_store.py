@@ -326,7 +326,7 @@ class PosixStore(Store):
 
     def _open(self, *, make: bool = False) -> None:
         if self._connection.root_of is not self:
-            self._connection.root_of = None  # whatever happens, the root before is not open anymore
+            self._connection.root_of = None  # the agent closes the root before, also if this fails
             self._connection.request("open", **self._opening(make=make))
             self._connection.root_of = self
             self._channels.start_early(self._connection.round_trip)
