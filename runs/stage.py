@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 
 from hibali.config.model import Site
-from hibali.errors import Exit, IncompleteError, RefusedError
+from hibali.errors import Exit, IncompleteError
 from hibali.events import Event, Listener, Moved, ignore
 from hibali.locations import Location, path_at
 from hibali.retry import when_free, with_retries
@@ -18,10 +18,8 @@ from runs.inputs import Identity
 from runs.model import Carrier
 from transfers.engine.operation import synchronise
 from transfers.engine.request import Request, SaveOptions
-from transfers.history.journal import Receipt
 from transfers.model.entry import Entry, Kind
 from transfers.model.rules import Rules
-from transfers.move import copy_within
 from transfers.remote.host import RemoteHost
 from transfers.remote.lending import lending
 from transfers.single_files import follow_links
@@ -276,17 +274,11 @@ def _changed(source: Location) -> IncompleteError:
     )
 
 
-def _copy_at_site(request: Request, on_event: Listener) -> Receipt:
-    """Copy what compute nodes do not see, from tape too; through this machine only if the site cannot copy it."""
+def _at_site(request: Request) -> Request:
+    """Return the request for an input of the site: for the file that symlinks lead to, and recalled from tape."""
     with closing(open_store(request.source)) as store:
         source = follow_links(request.source, store)
-    request = replace(request, source=source, rules=replace(request.rules, recall=True))
-    try:
-        return synchronise(copy_within(request), on_event)
-    except RefusedError as problem:
-        if problem.code != "cannot-copy-at-site":
-            raise
-    return synchronise(request, on_event)
+    return replace(request, source=source, rules=replace(request.rules, recall=True))
 
 
 class Synchroniser:
@@ -297,9 +289,8 @@ class Synchroniser:
         # a cache inside a user's dataset is not part of the dataset
         request = Request("stage", source, target, Rules(checksum=checksum), saving=SaveOptions(save=False))
         if source.site.name == target.site.name and not source.typed_local:
-            receipt = _copy_at_site(request, on_event)
-        else:
-            receipt = synchronise(request, on_event)
+            request = _at_site(request)
+        receipt = synchronise(request, on_event)
         if receipt.exit is not Exit.DONE:
             reasons = "; ".join(failed.message for failed in receipt.failures[:3])
             raise IncompleteError(

@@ -58,7 +58,7 @@ def copy_within(request: Request) -> Request:
         request,
         within_site=True,
         direct=site.kind == "ssh",
-        via="globus" if site.kind == "globus" else "stream",
+        via="globus" if site.kind == "globus" else "own",
     )
 
 

@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from tests.services.processes import end_all
+from tests.services.sshd import on_another_machine, start_sshd
 from tests.support.backends import FolderBackend, add_site
 from tests.support.faulty_proxy import CountingProxy
 from tests.support.restartable_server import RestartableServer, restartable_server
@@ -323,3 +325,68 @@ def test_a_login_as_another_account_receives_nothing(sites: Sites) -> None:
     assert sites.sync(code=4).last["code"] == "another-account"
     assert not sites.south.files("")
     sites.wait_until_no_process_runs()
+
+
+def sync_at_site(sites: Sites, source: str, target: str, *words: str) -> Any:
+    """Return the receipt of a transfer without --direct."""
+    return sites.hibali("sync", source, target, "--json", *words, exit=0).last
+
+
+@pytest.mark.parametrize("target", ["north", "south"])
+def test_the_bytes_stay_at_the_site(sites: Sites, target: str) -> None:
+    """South has another login, and sees the files of north at the same absolute path."""
+    sites.make({**many_files(50, 20_000), b"large": os.urandom(13 * MIB + 5), b"empty": b""})
+    source, there = sites.north.at("data"), sites.north.at("copy")
+    with ExitStack() as stack:
+        proxies = counted(sites, stack)
+        receipt = sync_at_site(sites, f"north:{source}", f"{target}:{there}")
+        assert sync_at_site(sites, f"north:{source}", f"{target}:{there}")["files_moved"] == 0
+        assert sum(proxy.bytes for proxy in proxies) < 2 * MIB
+    assert read_tree(there) == read_tree(source)
+    assert (receipt["mover"], receipt["proof_moved"], receipt["bytes_sent"]) == ("direct", "digest", 0)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="another boot id needs root")
+def test_another_machine_sees_the_files_at_another_path(hibali: Any, tmp_path: Path) -> None:
+    """As two systems of one centre that mount one filesystem; what only one of them has passes through this machine."""
+    shared, elsewhere, hidden, session = (
+        tmp_path / name for name in ("shared", "elsewhere", "hidden", "own")
+    )
+    for folder in (shared, elsewhere, hidden, session):
+        folder.mkdir()
+    mounts = (("--bind", str(shared), str(elsewhere)), ("-t", "tmpfs", "none", str(hidden)))
+    try:
+        for name, around in (("north", ()), ("south", on_another_machine(session, *mounts))):
+            server = start_sshd(session, session / name, around=around)
+            add_site(hibali.home.config, name, FolderBackend("ssh", tmp_path / name, server))
+        for folder, mover in ((shared, "direct"), (hidden, "stream")):
+            make_tree(folder / "data", {b"a": os.urandom(MIB), b"b/c": b"c"})
+            target = f"south:{elsewhere}/{mover}"
+            receipt = hibali("sync", f"north:{folder}/data", target, "--json", exit=0).last
+            assert (receipt["mover"], receipt["files_moved"]) == (mover, 2)
+            assert read_tree(shared / mover) == read_tree(folder / "data")
+    finally:
+        end_all(session)
+
+
+def test_one_file_gets_another_name(sites: Sites) -> None:
+    sites.make({b"a": os.urandom(5 * MIB)})
+    receipt = sync_at_site(sites, "north:data/a", "north:data/b")
+    assert (receipt["mover"], receipt["bytes_sent"]) == ("direct", 0)
+    assert (sites.north.at("data") / "b").read_bytes() == (sites.north.at("data") / "a").read_bytes()
+
+
+def test_the_bytes_pass_through_this_machine_where_that_is_asked_for(sites: Sites) -> None:
+    sites.make({b"a": os.urandom(MIB)})
+    receipt = sync_at_site(sites, "north:data", "north:copy", "--via", "stream")
+    assert (receipt["mover"], receipt["bytes_sent"]) == ("stream", 2 * MIB)
+
+
+def test_a_site_that_opens_no_further_session_is_used_as_before(sites: Sites) -> None:
+    config = Path(sites.hibali.home.config)
+    config.write_text(
+        config.read_text().replace("[sites.north.ssh]\n", '[sites.north.ssh]\npersist = "no"\n')
+    )
+    sites.make({b"a": os.urandom(MIB)})
+    receipt = sync_at_site(sites, "north:data", "north:copy")
+    assert (receipt["mover"], receipt["logins"]) == ("stream", 2)

@@ -1,4 +1,4 @@
-"""Test inputs at sites: in roots that compute nodes do not see, on tape, and behind symlinks."""
+"""Test inputs and outputs at sites: in roots that compute nodes do not see, on tape, and behind symlinks."""
 
 from __future__ import annotations
 
@@ -99,3 +99,24 @@ def test_an_input_from_another_site_is_the_content_behind_its_symlink(archive: t
     work = bench.add_local_site("here")
     ended = bench.run(bench.answers(**{"in": "far:@archive/link"}), "--wait", exit=0)
     assert (work / "runs" / ended.last["id"] / "work/out.txt").read_bytes() == b"content\n"
+
+
+@pytest.mark.parametrize("site", ["far", "other"])
+def test_outputs_are_collected_at_the_site(hibali: Any, ssh_server: Any, site: str) -> None:
+    bench = Bench(hibali, {**doing("head -c 3000000 /dev/zero >[OUT]"), "name": "Zeros"})
+    folder = bench.folder / "far"
+    (folder / "archive").mkdir(parents=True)
+    for name in ("far", "other"):
+        bench.add_site(
+            name,
+            f'kind = "ssh"\nwork = "{folder}/{name}-work"\n'
+            f'roots = {{ archive = {{ path = "{folder}/archive", nodes = false }} }}\n'
+            f'[sites.{name}.ssh]\nhost = "{ssh_server.host}"\ncommand = ["ssh", "-F", "{ssh_server.config}"]\n'
+            f'[sites.{name}.scheduler]\nname = "direct"\n[sites.{name}.limits]\npoll = "1s"\nlogin_interval = "0s"',
+        )
+    bench.site = "far"
+    target = f"{site}:@archive/results"
+    answer = bench.run(bench.answers(), "--wait", "--collect", target, exit=0)
+    assert [path.stat().st_size for path in (folder / "archive/results").rglob("out*")] == [3_000_000]
+    (receipt,) = [line for line in answer.lines if line["kind"] == "receipt"]
+    assert (receipt["bytes_moved"], receipt["bytes_sent"], receipt["mover"]) == (3_000_000, 0, "direct")

@@ -6,6 +6,7 @@ import os
 import pwd
 import shlex
 import subprocess
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,14 +62,33 @@ class SshServer:
         )
 
 
-def start_sshd(session: Path, folder: Path, environment: Mapping[str, str] | None = None) -> SshServer:
-    """Start sshd; `environment` is set for every remote command."""
+def start_sshd(
+    session: Path,
+    folder: Path,
+    environment: Mapping[str, str] | None = None,
+    *,
+    around: Sequence[str] = (),
+) -> SshServer:
+    """Start sshd, behind the command prefix `around`; `environment` is set for every remote command."""
     server = _prepared(folder)
     home = {"HOME": str(server.home)}
     # Without PAM, sshd runs commands in the home of the passwd entry; Debian's bash reads this file under sshd.
     (server.home / ".bashrc").write_text('cd "$HOME"\n')
     _configure(session, server, {**home, **(environment or {})})
-    return _started(session, server, [program("sshd", "openssh-server")])
+    return _started(session, server, [*around, program("sshd", "openssh-server")])
+
+
+def on_another_machine(folder: Path, *mounts: Sequence[str]) -> list[str]:
+    """Return the prefix of a server that is taken for one on another machine; it requires root.
+
+    It sees the files of this one, except for `mounts`, each the arguments of mount(8).
+    """
+    boot = folder / f"boot-{uuid.uuid4()}"
+    boot.write_text(f"{uuid.uuid4()}\n")
+    all_mounts = [("--bind", str(boot), "/proc/sys/kernel/random/boot_id"), *mounts]
+    script = " && ".join([*(shlex.join(["mount", *words]) for words in all_mounts), 'exec "$@"'])
+    unshare = program("unshare", "util-linux")
+    return [unshare, "--mount", "--propagation", "slave", "/bin/sh", "-c", script, "sh"]
 
 
 def start_sshd_as(session: Path, folder: Path, account: tuple[str, int], around: Sequence[str]) -> SshServer:

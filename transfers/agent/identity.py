@@ -42,7 +42,7 @@ def this_machine() -> str:
 def identify(path: bytes, machine: str) -> Identity:
     """Describe the folder or file at an absolute path, which need not exist.
 
-    `folders` has [device, inode, ctime in ns, owner, group, mode] of `/` and of each existing name on the path;
+    `path` is the real path; `folders` has [device, inode, ctime in ns, owner, group, mode] of `/` and of each existing name on the path;
     `missing` is how many names at its end do not exist. `places` has the location of the folder itself, then of all mounts below it.
     """
     real = os.path.realpath(path)
@@ -52,7 +52,7 @@ def identify(path: bytes, machine: str) -> Identity:
             mounts = read_mounts(stream.read(LONGEST))
     except OSError:
         mounts = []
-    return identity_of(machine, places_of(real, mounts), folders, missing)
+    return identity_of(machine, places_of(real, mounts), folders, missing, real)
 
 
 def identity_of(
@@ -60,13 +60,20 @@ def identity_of(
     places: List[Place],
     folders: Optional[List[List[int]]] = None,
     missing: Optional[int] = None,
+    path: bytes = b"",
 ) -> Identity:
     """Return an identity for JSON; places are compared only between identities with equal `machine`.
 
     `missing` is None for a path that does not exist, if the number of its missing names is not known.
     """
     encoded = [[device, protocol.text_of(at), protocol.text_of(below)] for device, at, below in places]
-    return {"machine": machine, "places": encoded, "folders": folders or [], "missing": missing}
+    return {
+        "machine": machine,
+        "places": encoded,
+        "folders": folders or [],
+        "missing": missing,
+        "path": protocol.text_of(path),
+    }
 
 
 def child(identity: Identity, name: bytes) -> Identity:
@@ -87,7 +94,8 @@ def check_identity(identity: Identity) -> Identity:
     missing = None if identity["missing"] is None else int(identity["missing"])
     if missing is not None and missing < 0:
         raise ValueError("not a number of names")
-    return identity_of(str(identity["machine"]), _places(identity), list(identity["folders"]), missing)
+    path = protocol.bytes_of(identity["path"])
+    return identity_of(str(identity["machine"]), _places(identity), list(identity["folders"]), missing, path)
 
 
 def _places(identity: Identity) -> List[Place]:
@@ -172,15 +180,35 @@ def relation(one: Identity, other: Identity) -> Optional[str]:
     return _by_folders(one, other) or _by_places(one, other)
 
 
+def common_folder(one: Identity, other: Identity) -> Optional[Tuple[int, int]]:
+    """Return how many names below `/` the innermost folder that both paths pass is, in each; None if there is none."""
+    ones, others = _comparable(one, other)
+    for depth in reversed(range(len(ones))):
+        if ones[depth] in others:
+            return depth, others.index(ones[depth])
+    return None
+
+
+def sees_folder(one: Identity, other: Identity) -> bool:
+    """Return whether the path of `one` passes the innermost existing folder of `other`, whose change time may have changed."""
+    ones, others = ([[folder[1], *folder[3:]] for folder in each["folders"]] for each in (one, other))
+    return len(others) > 1 and others[-1] in ones  # all machines have the same `/`
+
+
 def _by_folders(one: Identity, other: Identity) -> Optional[str]:
-    # Device numbers differ between machines; inode and change time are the same on a shared filesystem.
+    ones, others = _comparable(one, other)
+    inside = bool(others) and other["missing"] == 0 and others[-1] in ones
+    around = bool(ones) and one["missing"] == 0 and ones[-1] in others
+    return _named(inside, around)
+
+
+def _comparable(one: Identity, other: Identity) -> Tuple[List[Tuple[int, ...]], List[Tuple[int, ...]]]:
+    """Return the folders of both; device numbers differ between machines, but inodes and change times do not."""
     known = bool(one["machine"]) and one["machine"] == other["machine"]
     first, last = (0, 2) if known else (1, 6)
     ones = [tuple(folder[first:last]) for folder in one["folders"]]
     others = [tuple(folder[first:last]) for folder in other["folders"]]
-    inside = bool(others) and other["missing"] == 0 and others[-1] in ones
-    around = bool(ones) and one["missing"] == 0 and ones[-1] in others
-    return _named(inside, around)
+    return ones, others
 
 
 def _by_places(one: Identity, other: Identity) -> Optional[str]:

@@ -98,7 +98,7 @@ class Request:
         direct: whether the source's site sends directly to the target's site.
         saving: the options for committing received files in a dataset.
         chosen: the only files of the source to transfer, by the name that each gets at the target.
-        via: `auto`, `globus`, or `stream` for bytes that pass through this machine.
+        via: `auto`, `own` for any way but Globus, `globus`, or `stream` for bytes that pass through this machine.
         within_site: whether the bytes must not pass through this machine, because both endpoints are at one site.
         exact: whether a name that appears at the target after the plan was made is a failure, never replaced.
         task_timeouts: the time limits after which a Globus task is cancelled.
@@ -120,7 +120,7 @@ class Request:
     direct: bool = False
     saving: SaveOptions = field(default_factory=SaveOptions)
     chosen: Mapping[bytes, Entry] | None = None
-    via: str = "stream"
+    via: str = "own"
     within_site: bool = False
     exact: bool = False
     task_timeouts: TaskTimeouts = field(default_factory=TaskTimeouts)

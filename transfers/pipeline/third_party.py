@@ -27,12 +27,12 @@ class DirectReceiver(Receiver[Unit]):
         root: bytes,
         token: str,
         *,
-        read_as: bytes | None,
+        read_as: Callable[[bytes], bytes] | None,
         passed: Callable[[Unit], None],
     ) -> None:
         """`connection` leads to the source's agent and through it to the target's, where `token` identifies our lock at `root`.
 
-        `read_as` is the source's name of a single file; `passed` is called for each unit that arrived.
+        `read_as` returns the source's name of a file, if it has another one there; `passed` is called for each unit that arrived.
         """
         super().__init__(connection, root, lambda: MOST_BYTES)
         self._token = token
@@ -101,8 +101,8 @@ class DirectReceiver(Receiver[Unit]):
             self._units[number] = unit
         header = {**unit_header(unit, number), **more}
         if self._read_as is not None:
-            for item in header["items"]:
-                item["read"] = protocol.text_of(self._read_as)
+            for fields, item in zip(header["items"], unit.items, strict=True):
+                fields["read"] = protocol.text_of(self._read_as(item.entry.path))
         self._control.send(protocol.UNIT, header)
         return True
 

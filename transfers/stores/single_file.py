@@ -117,8 +117,12 @@ class ChosenStore(StoreView):
         for entry, (_, digest, problem) in with_answers(self.store.digest, entries, self._real):
             yield entry, digest, problem
 
+    def name_in_store(self, path: bytes) -> bytes:
+        """Return the name of a file in the other store."""
+        return self._chosen[path].path
+
     def _real(self, entry: Entry) -> Entry:
-        return entry._replace(path=self._chosen[entry.path].path)
+        return entry._replace(path=self.name_in_store(entry.path))
 
     def _refuse(self, operation: str) -> NoReturn:
         del operation

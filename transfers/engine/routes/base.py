@@ -102,6 +102,13 @@ def _may_use_globus(endpoints: Endpoints) -> bool:
     return via == "globus" or (via == "auto" and any(site.globus for site in endpoints.sites))
 
 
+def _may_copy_at_site(endpoints: Endpoints) -> bool:
+    """Return whether one ssh site could see both endpoints."""
+    request = endpoints.request
+    kinds = {site.kind for site in endpoints.sites}
+    return request.via != "stream" and kinds == {"ssh"} and not request.source.typed_local
+
+
 def _may_use_workers(endpoints: Endpoints) -> bool:
     """Return whether several processes could move the files; the route counts them."""
     asked = endpoints.request.asked_workers
@@ -116,6 +123,7 @@ ROUTES: tuple[tuple[str, Callable[[Endpoints], bool]], ...] = (
     ("globus", _may_use_globus),
     (f"{_HERE}base:open_by_option", lambda ends: bool(ends.request.options)),
     (f"{_HERE}direct:open_route", lambda ends: ends.request.direct),
+    (f"{_HERE}direct:open_at_site", _may_copy_at_site),
     (f"{_HERE}server:open_route", lambda ends: ends.target.copies(ends.origin.store)),
     ("gridftp", lambda ends: any(site.gridftp for site in ends.sites)),
     (f"{_HERE}workers:open_route", _may_use_workers),

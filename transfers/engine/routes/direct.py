@@ -1,11 +1,11 @@
-"""Move files directly from one ssh site to another over the first site's own ssh, or within one site."""
+"""Move files directly from one ssh site to another over the first site's own ssh, or within a site that sees both places."""
 
 from __future__ import annotations
 
 import secrets
 import shlex
 from base64 import b64encode
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack, closing
 from typing import Any
 
@@ -18,6 +18,7 @@ from hibali.ssh.explain import ended_session, explain_ssh
 from hibali.ssh.sessions import unattended_options
 from hibali.text import printable
 from transfers.agent import protocol
+from transfers.agent.identity import SAME, common_folder, mounts_below, relation
 from transfers.engine.endpoints import Endpoints
 from transfers.engine.routes.stream import ProgressReport, StreamRoute
 from transfers.history.journal import Recorder
@@ -29,11 +30,14 @@ from transfers.planning.planner import TransferPlan
 from transfers.remote.connection import Connection, opening, remote_command
 from transfers.stores import ssh
 from transfers.stores.agent_store import PosixStore
-from transfers.stores.single_file import SingleSource
+from transfers.stores.single_file import ChosenStore, SingleSource
 
 
 class DirectRoute(StreamRoute):
-    """A route with the retries and rate limit of StreamRoute, from an agent at one site to an agent at the other."""
+    """A route with the retries and rate limit of StreamRoute, from an agent at one site to an agent at the other.
+
+    Where nobody asked for it, the files pass through this machine if the agents cannot be connected.
+    """
 
     name = "direct"
     early = False
@@ -41,29 +45,51 @@ class DirectRoute(StreamRoute):
 
     def __init__(
         self,
-        ends: tuple[Location, Location],
-        stores: tuple[PosixStore, PosixStore],
+        ends: tuple[Site, Site],
+        folder: bytes,
+        target: PosixStore,
         stack: ExitStack,
         rate: int,
         on_event: Listener,
+        *,
+        required: bool,
     ) -> None:
-        """`ends` and `stores` are source and target; `stack` closes the connection."""
+        """Args:
+        ends: The sites that read and write.
+        folder: The source's root as the first of them knows it.
+        target: The store that is written.
+        stack: Closes the connection.
+        rate: The limit in bytes per second; 0 for none.
+        on_event: Receives progress and notes.
+        required: Whether the files must not pass through this machine.
+        """
         super().__init__(rate, on_event)
         self._ends = ends
-        self._source, self._target = stores
+        self._folder = folder
+        self._target = target
         self._stack = stack
+        self._required = required
         self._connection: Connection | None = None
 
     def open(self, plan: TransferPlan) -> None:
-        """Connect the source's agent to the target's. Raises the errors of `connect`."""
+        """Connect the source's agent to the target's. Raises the errors of `connect`, if the route is required."""
         del plan
-        self._connection, self.logins = connect(self._ends, self._source, self._target, self._on_event)
+        try:
+            self._connection, self.logins = connect(self._ends, self._folder, self._target, self._on_event)
+        except HibaliError as problem:
+            if self._required:
+                raise
+            self.name = "stream"
+            self._on_event(
+                Noted(f"{problem.subject}: {problem.message}; the files pass through this machine")
+            )
+            return
         self._stack.callback(self._connection.close)
 
     def _transfer(
         self, source: Source, target: Store, items: Iterable[Item]
     ) -> Generator[Event | Committed, None, None]:
-        if self._connection is None:  # the plan has no files to move
+        if self._connection is None:  # the plan has no files to move, or they pass through this machine
             yield from super()._transfer(source, target, items)
             return
         piece = max(source.facts.segment_bytes, target.facts.segment_bytes)
@@ -72,7 +98,7 @@ class DirectRoute(StreamRoute):
             self._connection,
             self._target.root_path,
             self._target.token,
-            read_as=source.name if isinstance(source, SingleSource) else None,
+            read_as=_names_at(source),
             passed=lambda unit: progress.report_progress(unit, unit_bytes(unit)),
         )
         units = group_units(self._full.until(items), lambda: piece, receiver.begun, together=self._together)
@@ -88,15 +114,73 @@ class DirectRoute(StreamRoute):
             yield unit
 
 
+def _names_at(source: Source) -> Callable[[bytes], bytes] | None:
+    """Return what gives the name of a file in the source's store, if it differs from that in the plan."""
+    if isinstance(source, SingleSource):
+        return lambda _: source.name
+    return source.name_in_store if isinstance(source, ChosenStore) else None
+
+
 _WITHOUT = "leave out --direct: the data then passes through this machine"
 
 
 def open_route(endpoints: Endpoints, recorder: Recorder) -> DirectRoute:
     """Return the route, not yet connected. Raises `UsageError` unless agents reach both endpoints."""
     request = endpoints.request
-    ends = request.source, request.target
-    stores = _agent_store(endpoints.origin.store, ends[0]), _agent_store(endpoints.target, ends[1])
-    return DirectRoute(ends, stores, endpoints.stack, request.lowest_rate, recorder.on_event)
+    source = _agent_store(endpoints.origin.store, request.source)
+    target = _agent_store(endpoints.target, request.target)
+    return _route(endpoints, recorder, endpoints.sites, source.root_path, target, required=True)
+
+
+def open_at_site(endpoints: Endpoints, recorder: Recorder) -> DirectRoute | None:
+    """Return the route of two places that the target's site sees, not yet connected.
+
+    Not where each session is a login: this route needs one more.
+    """
+    here, there = endpoints.sites
+    source, target = endpoints.origin.store, endpoints.target
+    store = source.store if isinstance(source, ChosenStore) else source
+    if not isinstance(store, PosixStore) or not isinstance(target, PosixStore):
+        return None
+    if there.ssh is None or not there.ssh.persist_seconds:
+        return None
+    folder = store.root_path if here.name == there.name else _path_at_target(store, target)
+    if folder is None:
+        return None
+    return _route(endpoints, recorder, (there, there), folder, target, required=False)
+
+
+def _path_at_target(source: PosixStore, target: PosixStore) -> bytes | None:
+    """Return the path of the source's root at the target's host; None unless both accounts see the same folder there.
+
+    Other files could be mounted below it at only one of the hosts.
+    """
+    (here,), (there,) = source.identities(), target.identities()
+    if source.account != target.account or mounts_below(here):
+        return None
+    shared = common_folder(here, there)
+    if shared is None:
+        return None
+    # no request to the source, which may be listing already
+    names, names_there = (protocol.bytes_of(each["path"]).rstrip(b"/").split(b"/") for each in (here, there))
+    path = b"/".join([*names_there[: shared[1] + 1], *names[shared[0] + 1 :]]) or b"/"
+    (found,) = target.identify([path])
+    if found is None or mounts_below(found) or relation(found, here) != SAME:
+        return None
+    return path
+
+
+def _route(
+    endpoints: Endpoints,
+    recorder: Recorder,
+    ends: tuple[Site, Site],
+    folder: bytes,
+    target: PosixStore,
+    *,
+    required: bool,
+) -> DirectRoute:
+    stack, rate = endpoints.stack, endpoints.request.lowest_rate
+    return DirectRoute(ends, folder, target, stack, rate, recorder.on_event, required=required)
 
 
 def _agent_store(store: Store, location: Location) -> PosixStore:
@@ -112,24 +196,24 @@ def _agent_store(store: Store, location: Location) -> PosixStore:
 
 
 def connect(
-    ends: tuple[Location, Location], source_store: PosixStore, target_store: PosixStore, on_event: Listener
+    ends: tuple[Site, Site], folder: bytes, target_store: PosixStore, on_event: Listener
 ) -> tuple[Connection, int]:
     """Connect the source's site to the target's, without changes at either; within a site to a second agent.
 
-    Returns the connection to the source's agent, which reaches the target's, and the number of logins.
+    `folder` is the source's root. Returns the connection to the source's agent, which reaches the target's, and the number of logins.
 
     Raises `AccessError` for a refused login, `TryLaterError` if the target is unreachable.
     """
-    here, there = (location.site for location in ends)
+    here, there = ends
     assert there.ssh is not None
     reached = there.reached_from.get(here.name) or Reached()
-    host = reached.host or there.ssh.data_host or there.ssh.host
+    host = reached.host or there.ssh.bulk_hosts[0]
     within = here.name == there.name
     subject = here.name if within else f"{here.name} -> {there.name}"
     connection, logins = ssh.connect(here, bulk=True, on_event=on_event)
     try:
         connection.subject = subject
-        connection.request("open", path=protocol.text_of(source_store.root_path), make=False)
+        connection.request("open", path=protocol.text_of(folder), make=False)
         if not within:
             on_event(Noted(f"{here.name} logs in to {host}; the data does not pass through this machine."))
         start = remote_command(there.ssh.python)

@@ -16,11 +16,13 @@ from transfers.agent.identity import (
     Identity,
     check_identity,
     child,
+    common_folder,
     identify,
     identity_of,
     places_of,
     read_mounts,
     relation,
+    sees_folder,
 )
 from transfers.model.identities import identity_of_bucket, identity_of_url
 
@@ -89,18 +91,27 @@ def test_recognize_shared_folder_of_two_machines_by_inode_and_ctime(tmp_path: Pa
         folder[0] += 7  # its device has another number there
     other["places"] = [["0:99", "/elsewhere", ""]]
     assert relation(one, other) == INSIDE
+    depth = len(other["folders"]) - 1
+    assert common_folder(one, other) == (depth, depth)
+    other["folders"].pop(1)  # it is mounted one level higher there
+    assert common_folder(one, other) == (depth, depth - 1)
     other["folders"][-1][2] += 1
     assert relation(one, other) is None
+    assert common_folder(one, other) == (depth - 1, depth - 2)
+    assert sees_folder(one, other), "the change time says only that something was added"
+    other["folders"][-1][1] += 1_000_000
+    assert not sees_folder(one, other)
+    assert not sees_folder(one, {**other, "folders": other["folders"][:1]}), "all machines have the same root"
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
         {"machine": "m"},
-        {"machine": "m", "places": [["8:1", "a", ""]], "folders": [], "missing": 0},
-        {"machine": "m", "places": [["8:1", "/a"]], "folders": [], "missing": 0},
-        {"machine": "m", "places": [], "folders": [[1, 2]], "missing": 0},
-        {"machine": "m", "places": [], "folders": [["1"] * 6], "missing": 0},
+        {"machine": "m", "places": [["8:1", "a", ""]], "folders": [], "missing": 0, "path": ""},
+        {"machine": "m", "places": [["8:1", "/a"]], "folders": [], "missing": 0, "path": ""},
+        {"machine": "m", "places": [], "folders": [[1, 2]], "missing": 0, "path": ""},
+        {"machine": "m", "places": [], "folders": [["1"] * 6], "missing": 0, "path": ""},
     ],
 )
 def test_reject_malformed_identity(wrong: Identity) -> None:
