@@ -16,6 +16,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from benchmarks import (
     cores_cases,
+    data_hosts_case,
     gridftp_cases,
     link_cases,
     loop_cases,
@@ -46,6 +47,7 @@ CASES: tuple[Case, ...] = (
     *sweep_case.CASES,
     *pilot_case.CASES,
     *nodes_case.CASES,
+    *data_hosts_case.CASES,
 )
 
 # these errors end one case; the next cases still run

@@ -77,7 +77,7 @@ def start_afresh(site: Site) -> None:
     """Forget all refusals of a site, because the user wants to retry."""
     scheduler_refusals(site.name).answered()
     if site.ssh is not None:
-        for host in {site.ssh.host, site.ssh.data_host or site.ssh.host}:
+        for host in site.ssh.hosts:
             login_refusals(site.ssh, host).answered()
 
 
@@ -232,8 +232,7 @@ def _scheduler_programs(site: Site) -> frozenset[str]:
 def _logins(site: Site) -> list[tuple[str, str]]:
     if site.ssh is None:
         return []
-    hosts = [site.ssh.host, *([site.ssh.data_host] if site.ssh.data_host else [])]
-    return [("logins", login_name(site.ssh, host)) for host in dict.fromkeys(hosts)]
+    return [("logins", login_name(site.ssh, host)) for host in site.ssh.hosts]
 
 
 def _refusals(site: Site) -> list[dict[str, Any]]:

@@ -271,7 +271,7 @@ def tune(
         tuning.because = _NOTHING_TO_SET
         return tuning
     check_writable(place)
-    login = Login(settings, site.limits, host=settings.data_host, on_event=on_event)
+    login = Login(settings, site.limits, host=settings.bulk_hosts[0], on_event=on_event)
     login.ensure()
     tuning.login_seconds = login.seconds
 

@@ -20,6 +20,7 @@ from hibali.config.schema import (
     job_time,
     line,
     lines,
+    lines_of,
     path_pairs,
     plugin_table,
     read_table,
@@ -42,6 +43,8 @@ _ROOT_NAME = r"[A-Za-z][A-Za-z0-9_-]*"
 _ROOT_PATH = r"(/|~(/|$)|\$[A-Za-z_][A-Za-z0-9_]*(/|$)).*"
 _FILE = text(r"(/|~/).+", "an absolute path or ~/x")
 _HOST = text(r"[A-Za-z0-9_][A-Za-z0-9_.@:%-]*", "a host")
+_HOSTS = lines_of(_HOST)
+_PARTITION = text(r"[A-Za-z0-9_][A-Za-z0-9_.,+-]*", "a partition")
 _VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
 _WORD = r"[a-z][a-z0-9_-]*"
 
@@ -148,6 +151,9 @@ class SshSettings:
 
     host: str = setting(_HOST, doc="the machine, as ssh knows it")
     data_host: str | None = setting(_HOST, default=None, doc="the machine for bulk data, if it is another")
+    data_hosts: tuple[str, ...] = setting(
+        _HOSTS, default=(), doc="machines for bulk data that share each transfer"
+    )
     command: tuple[str, ...] = setting(argv, default=("ssh",), doc="the ssh to use, with its options")
     auth: _Auth = setting(
         choice(_Auth), default="ssh", doc="how ssh authenticates; gsi if the command is gsissh"
@@ -176,9 +182,19 @@ class SshSettings:
 
     def finish(self, present_keys: PresentKeys, note: Note) -> Self:
         """Set GSI authentication if the command is gsissh."""
-        del note
+        _refuse_several(present_keys, ("data_host", "data_hosts"), note)
         is_gsissh = PurePosixPath(self.command[0]).name == "gsissh"
         return replace(self, auth="gsi") if is_gsissh and "auth" not in present_keys else self
+
+    @property
+    def bulk_hosts(self) -> tuple[str, ...]:
+        """The machines for bulk data: the first leads a transfer, and the others help it."""
+        return self.data_hosts or (self.data_host or self.host,)
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """All machines of the site that hibali logs in to."""
+        return tuple(dict.fromkeys((self.host, *self.bulk_hosts)))
 
 
 @table
@@ -455,9 +471,12 @@ class SchedulerSettings:
         doc="the account that jobs are charged to",
     )
     partition: str | None = setting(
-        text(r"[A-Za-z0-9_][A-Za-z0-9_.,+-]*", "a partition"),
+        _PARTITION,
         default=None,
         doc="the partition or queue of jobs",
+    )
+    transfer_partition: str | None = setting(
+        _PARTITION, default=None, doc="the partition or queue of jobs that move or hash files for --nodes"
     )
     time: str | None = setting(job_time, default=None, doc="the time limit of jobs")
     directives: tuple[str, ...] = setting(lines, default=(), doc="further options in the head of job scripts")

@@ -234,6 +234,15 @@ def lines(value: Any, note: Note) -> tuple[str, ...]:
     return tuple(found)
 
 
+def lines_of(read: Reader[str]) -> Reader[tuple[str, ...]]:
+    """Read a list of strings that are each read by `read`, without repetitions."""
+
+    def read_all(value: Any, note: Note) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(read(item, note) for item in lines(value, note)))
+
+    return read_all
+
+
 def argv(value: Any, note: Note) -> tuple[str, ...]:
     """Read a command: a list with at least the program."""
     found = lines(value, note)

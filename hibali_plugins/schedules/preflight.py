@@ -326,11 +326,7 @@ def login_methods(
     """Return how ssh would log in to the hosts of a site; none for a site of another kind."""
     if site.ssh is None:
         return []
-    hosts = [
-        site.ssh.host,
-        *([site.ssh.data_host] if site.ssh.data_host not in {None, site.ssh.host} else []),
-    ]
-    found = (_login_method(site, host, environment, check_host_key=check_host_key) for host in hosts if host)
+    found = (_login_method(site, host, environment, check_host_key=check_host_key) for host in site.ssh.hosts)
     return [method for method in found if method is not None]
 
 

@@ -169,8 +169,9 @@ _GRIDFTP_PORT = 2811  # IANA: gsiftp
 
 def check_without_login(checks: StepList, site: Site, on_event: Listener) -> None:
     """Run the site's steps that need no ssh login."""
-    if site.ssh is not None and site.ssh.data_host not in {None, site.ssh.host}:
-        _check_data_host(checks, site.ssh, str(site.ssh.data_host))
+    if site.ssh is not None:
+        for host in site.ssh.hosts[1:]:
+            _check_data_host(checks, site.ssh, host)
     if site.ssh is not None and site.gridftp is not None and site.gridftp.wants_proxy:
         _check_gridftp(checks, site.ssh, site.gridftp.url)
     if site.globus is not None and site.globus.client is not None:

@@ -13,7 +13,7 @@ import time
 from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
 from transfers.agent import protocol
-from transfers.agent.identity import identify, this_machine
+from transfers.agent.identity import LONGEST, MOUNTS, identify, this_machine
 from transfers.agent.progress import step
 from transfers.agent.protocol import Reply, is_in, pack_record
 from transfers.agent.receiving import absolute_path, get_all, put_all, read_up_to, sync_folder
@@ -297,6 +297,13 @@ def _identify(header: Dict[str, Any]) -> Reply:
     return {"identities": found}, b""
 
 
+def _filesystem(header: Dict[str, Any]) -> Reply:
+    """Return the kind of filesystem at a path, as in /proc/self/mountinfo; "" if unknown."""
+    with open(MOUNTS, "rb") as stream:
+        mount = find_mount(stream.read(LONGEST), os.path.realpath(_path(header)))
+    return {"kind": mount.kind if mount else ""}, b""
+
+
 def _is_below_a_file(path: bytes) -> bool:
     """Return whether a component before the last is not a folder."""
     try:
@@ -531,6 +538,7 @@ COMMANDS: Dict[str, Callable[[Dict[str, Any]], Reply]] = {
     "expand": _expand,
     "resolve": _resolve,
     "identify": _identify,
+    "filesystem": _filesystem,
     "stat": _stat,
     "is_private": _is_private,
     "make_folder": _make_folder,

@@ -10,6 +10,7 @@ from typing import Any
 from hibali.cancellation import in_this_context
 from hibali.errors import HibaliError
 from hibali.events import Connected, Listener, Noted, ignore
+from transfers.agent.identity import Identity
 from transfers.model.units import FIRST_BYTES, LINE_BYTES, MOST_BYTES, WINDOW_BYTES
 from transfers.remote.connection import Connection
 
@@ -45,14 +46,16 @@ class ChannelPool:
         most_logins: int = 1,
         rate: int = 0,
         early: bool = False,
+        hosts: int = 1,
     ) -> None:
         """`open_channel` gets the channel's number from 1, and raises as a login does; None: no further channels.
 
         `logins` returns the number of logins so far; `rate` is the limit in bytes per second, 0 for none; with `early`,
-        channels need no further login and are opened before the amount of data is known.
+        channels need no further login and are opened before the amount of data is known. The channels lead to `hosts` in turn.
         """
         self._rate = rate
         self._early = early
+        self._hosts = hosts
         self._logins = logins
         self._most_logins = most_logins
         self._open_channel = open_channel
@@ -72,6 +75,8 @@ class ChannelPool:
         self.lately_lost = 0  # lost channels, while it is unknown whether all others are lost, too
         self._failed = False
         self._closed = False
+        self.root: tuple[bytes, Identity] | None = None  # the folder that the first channel reads or writes
+        self.written = False  # whether it writes
 
     @property
     def possible(self) -> bool:
@@ -87,7 +92,8 @@ class ChannelPool:
         """Open as many channels as `size` bytes need; returns at once."""
         if not self._most:
             return
-        self._wanted = count_channels(round_trip, size, size, self._rate)
+        hosts = min(self._hosts, size // _MIN_BYTES_PER_CHANNEL)  # each has a link of its own
+        self._wanted = max(hosts, count_channels(round_trip, size, size, self._rate))
         self._open_up_to(min(self._wanted, self._most))
 
     def start_early(self, round_trip: float) -> None:

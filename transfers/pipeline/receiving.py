@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from hibali.errors import HibaliError, is_lost
+from hibali.errors import HibaliError, TryLaterError, is_lost
 from transfers.agent import protocol
 from transfers.agent.protocol import aside_path, partial_path, without_zeros
 from transfers.model.entry import Verification
@@ -509,6 +509,13 @@ class ReceiverStream(Receiver[Payload]):
 
     def _reassign(self, worker: Worker, ending: int) -> None:
         """Give the units to other channels; the reply to unit `ending` confirms that the old agent has ended."""
+        if worker.connection.process["boot"] != self._control.process["boot"]:
+            self._control.lost = (
+                True  # only by taking the lock anew, an agent of another data host is stopped
+            )
+            message = "the connection to another data host was lost"
+            self.end(TryLaterError("connection-lost", message, subject=self._control.subject))
+            return
         try:
             self._own.unanswered[ending] = None
             reply = {"do": "end_stale_agents", "unit": ending, "agents": [worker.connection.process]}

@@ -66,5 +66,5 @@ def lending(owner: Any) -> AbstractContextManager[None]:
 
 def _destination(site: Site, *, bulk: bool) -> str:
     ssh = site.ssh
-    host = "" if ssh is None else (ssh.data_host or ssh.host) if bulk else ssh.host
+    host = "" if ssh is None else ssh.bulk_hosts[0] if bulk else ssh.host
     return f"{site.name}\n{host}"

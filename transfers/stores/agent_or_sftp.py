@@ -111,7 +111,7 @@ def forget(site: Site) -> None:
 
 def _host(site: Site, *, bulk: bool) -> str:
     assert site.ssh is not None
-    return (site.ssh.data_host or site.ssh.host) if bulk else site.ssh.host
+    return site.ssh.bulk_hosts[0] if bulk else site.ssh.host
 
 
 def _file(site: Site) -> Path:

@@ -316,6 +316,8 @@ class PosixStore(Store):
             packed = reply.header["packed"]
             self.packed_at = None if packed is None else protocol.bytes_of(packed)
             self._identity = check_identity(reply.header["identity"])
+            if self._owner is None:
+                self._channels.root = self.root_path, self._identity
             self._file_above = bool(reply.header["file_above"])
             return time.monotonic(), one_entry(reply, self._connection), space_in(space_fields)
 
@@ -717,6 +719,7 @@ class PosixStore(Store):
     def lock(self, operation: str, *, make: bool = False) -> PosixLock:
         """See Store."""
         requests = [self._holding.lock_request(operation)]
+        self._channels.written = True
         root = protocol.text_of(self.root_path)
         if self._connection.root_of is not self:
             self._connection.root_of = None
@@ -839,6 +842,7 @@ class PosixStore(Store):
             raise connection.broken("opened another folder than before")
         self._seen = self._parse_root_state(reply)
         if self._holding.held:
+            channels.written = True
             self._holding.reacquire(connection, self._opening(), anew=anew)
             connection.root_of = self
         self._returns += self._was_lost

@@ -15,13 +15,17 @@ from hibali.errors import HibaliError, TryLaterError, UsageError
 from hibali.events import Listener, ignore
 from hibali.locations import Location, guarded_roots
 from hibali.ssh.sessions import Login, open_session, worker_login
+from hibali.text import printable
 from transfers.agent import protocol
+from transfers.agent.identity import check_identity, sees_folder
 from transfers.pipeline.channel_pool import ChannelPool
 from transfers.remote.connection import Connection, remote_command
 from transfers.remote.lending import borrow, lend
 from transfers.stores.agent_store import AGENT_FACTS, PosixStore
 
 FACTS = replace(AGENT_FACTS, kind="ssh")
+
+COHERENT = frozenset({"lustre", "gpfs", "ceph"})  # kinds of filesystems in /proc/self/mountinfo
 
 _PYTHON = re.compile(r"[A-Za-z0-9_./+-]+")
 
@@ -37,7 +41,7 @@ def connect(
 ) -> tuple[Connection, int]:
     """Start an agent at the site; return its connection and the number of logins made.
 
-    `bulk` connects to `data_host`, if there is one. `inspect_path`: see Connection. `since`: see Login.
+    `bulk` connects to the first host for bulk data. `inspect_path`: see Connection. `since`: see Login.
     `reconnecting` reconnects in one try, with at most one login and no prompt.
     """
     settings = site.ssh
@@ -47,7 +51,7 @@ def connect(
         raise UsageError(
             "unsafe-python", "`python` may contain only letters, digits and _./+-", subject=site.name
         )
-    host = settings.data_host if bulk else None
+    host = settings.bulk_hosts[0] if bulk else None
     attempts = 1 if reconnecting else 3
     login = Login(
         settings,
@@ -107,16 +111,15 @@ def lost_after_login(problem: TryLaterError) -> TryLaterError:
 
 
 def _numbered_logins(site: Site, on_event: Listener) -> list[Login]:
-    """Return the site's logins, by number; of a worker only its own."""
+    """Return the site's logins, which its hosts for bulk data take in turn; of a worker only its own at each."""
     settings = site.ssh
     if settings is None:
         raise UsageError("not-an-ssh-site", "this site has no ssh table", subject=site.name)
     own = worker_login(settings.logins)
     return [
-        Login(
-            settings, site.limits, host=settings.data_host, on_event=on_event, number=number, may_prompt=False
-        )
+        Login(settings, site.limits, host=host, on_event=on_event, number=number, may_prompt=False)
         for number in (range(settings.logins) if own is None else (own,))
+        for host in settings.bulk_hosts
     ]
 
 
@@ -227,15 +230,16 @@ class _SiteLogins:
         def open_channel(number: int) -> Connection:
             line = _start_agent(further[number % len(further)], site)
             if line.greeting.get("boot") != connection.greeting.get("boot"):
-                line.close()
-                raise TryLaterError(
-                    "another-host", "a further login reached another machine", subject=site.name
-                )
+                try:
+                    _check_same_files(line, pool, several=len(settings.bulk_hosts) > 1)
+                except BaseException:
+                    line.close()
+                    raise
             return line
 
         # Without shared logins (ControlMaster) each channel is a login, and the first one is in use.
-        most = settings.channels if further[0].shared else settings.logins - 1
-        return ChannelPool(
+        most = settings.channels if further[0].shared else len(further) - 1
+        pool = ChannelPool(
             open_channel,
             most,
             on_event=self._on_event,
@@ -243,4 +247,27 @@ class _SiteLogins:
             most_logins=settings.logins,
             rate=site.limits.bandwidth,
             early=_logs_in_early(site, further),
+            hosts=len(settings.bulk_hosts),
         )
+        return pool
+
+
+def _check_same_files(line: Connection, channels: ChannelPool, *, several: bool) -> None:
+    """Raise `TryLaterError` unless the channel leads to a host for bulk data that sees the files of the first one.
+
+    Bytes that one host writes are read, hashed and synced by another: only some filesystems show them there at once.
+    """
+    if channels.root is None or not several:
+        raise TryLaterError("another-host", "a further login reached another machine", subject=line.subject)
+    path, identity = channels.root
+    text = protocol.text_of(path)
+    with line.understanding():
+        (seen,) = line.request("identify", paths=[text]).header["identities"]
+        if not sees_folder(check_identity(seen), identity):
+            reason = "it does not see the same files as the first one"
+        elif channels.written and str(line.request("filesystem", path=text).header["kind"]) not in COHERENT:
+            reason = "only on Lustre, Spectrum Scale and CephFS several hosts write the same files"
+        else:
+            return
+    host = printable(str(line.greeting.get("host", "")))
+    raise TryLaterError("another-host", f"the data host {host} does not help: {reason}", subject=line.subject)

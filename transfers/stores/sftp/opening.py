@@ -41,7 +41,7 @@ def connect(site: Site, *, bulk: bool = False, on_event: Listener = ignore) -> t
     lent = borrow(site, Client, bulk=bulk)
     if lent is not None:
         return lent, 0
-    login = Login(settings, site.limits, host=settings.data_host if bulk else None, on_event=on_event)
+    login = Login(settings, site.limits, host=settings.bulk_hosts[0] if bulk else None, on_event=on_event)
     client = open_session(login, lambda tried: _start_client(tried, site))
     return client, login.logins
 
