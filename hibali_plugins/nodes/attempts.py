@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 from hibali.cancellation import in_this_context
 from hibali.config.model import Site
 from hibali.documents import canonical_digest
-from hibali.errors import IncompleteError, RunFailedError, TryLaterError
+from hibali.errors import IncompleteError, RunFailedError, TryLaterError, UsageError
 from hibali.events import Carried, Listener, Noted
 from hibali.files import read_regular, write_atomic
 from hibali.ledger import ledger_folder, new_identifier
@@ -24,6 +24,7 @@ from hibali.locks import FolderLock, acquire_lock
 from hibali.text import counted, path_fields, path_from_fields, printable
 from hibali_plugins.nodes.records import Collector, read_results
 from hibali_plugins.nodes.unit_files import Journals
+from runs.inputs import unseen_by_nodes
 from transfers.model.leases import lost_lease
 from transfers.model.rules import Rules
 from transfers.remote.connection import AGENT, sent_modules
@@ -187,6 +188,16 @@ class Attempts:
         if self._host is None:
             self._host = self._nodes.runner.open_host(self._on_event)
         return self._host
+
+    def check_seen(self, folder: bytes) -> None:
+        """Raise `UsageError` for a folder in a root that compute nodes do not see."""
+        if unseen_by_nodes(self.connection(), self._nodes.site, folder):
+            raise UsageError(
+                "not-by-nodes",
+                f"compute nodes of {self._nodes.site.name} do not see the root of this folder (`nodes = false`)",
+                subject=printable(folder),
+                hint="Leave out --nodes. Nothing was submitted.",
+            )
 
     def begin(self) -> Begun:
         """Create the folder of new jobs at the site, and record it."""

@@ -100,6 +100,7 @@ class NodeHashing:
         record = BegunFile(self._location, self._location, Rules(), self._nodes.site.name)
         attempts = Attempts(self._nodes, record, self._on_event)
         stack.callback(attempts.close)
+        attempts.check_seen(store.root_path)
         earlier = record.read()
         if earlier is not None:
             attempts.abandon(earlier)  # the files may be others now

@@ -30,6 +30,7 @@ from transfers.history.journal import Recorder
 from transfers.inventory import Hasher
 from transfers.model.store import Source, Store
 from transfers.model.units import Committed, Item
+from transfers.planning.planner import TransferPlan
 from transfers.remote.host import RemoteHost
 from transfers.stores.agent_store import PosixStore
 from transfers.stores.s3.store import S3Store
@@ -60,20 +61,21 @@ class NodesOption(NodesRequest, RouteOption):
         """Check that the nodes can reach both ends; read what an earlier call of the same command began."""
         request, target = endpoints.request, endpoints.target
         ends = request.source, request.target
-        self._check_ends([(endpoints.origin.store, ends[0]), (target, ends[1])])
+        folders = self._check_ends([(endpoints.origin.store, ends[0]), (target, ends[1])])
         if not recorder.journaled:
             return None
         begun = BegunFile(*ends, request.rules, self.site.name)
         fallback = stream.open_route(endpoints, recorder)
         route = NodesRoute(self, ends, begun, fallback, request.lowest_rate, recorder.on_event)
+        route.folders = folders
         endpoints.stack.callback(route.close)
         if route.token:
             target.adopt_lock(route.token)
         return route
 
-    def _check_ends(self, ends: Sequence[tuple[Store, Location]]) -> None:
-        """Raise `UsageError` unless nodes of the site can reach both ends, and one of them is a folder there."""
-        folders = 0
+    def _check_ends(self, ends: Sequence[tuple[Store, Location]]) -> list[bytes]:
+        """Return the ends that are folders; raise `UsageError` unless nodes of the site can reach both, and one is a folder there."""
+        folders = list[bytes]()
         for store, location in ends:
             if isinstance(store, S3Store):
                 continue
@@ -84,7 +86,7 @@ class NodesOption(NodesRequest, RouteOption):
                     subject=location.text,
                     hint="Name the site that has the folder with --on, or leave out --nodes.",
                 )
-            folders += 1
+            folders.append(store.root_path)
         if not folders:
             raise UsageError(
                 "not-by-nodes",
@@ -92,6 +94,7 @@ class NodesOption(NodesRequest, RouteOption):
                 subject=ends[0][1].text,
                 hint="Leave out --nodes: a server copies its own objects.",
             )
+        return folders
 
     def hasher(self, location: Location, on_event: Listener) -> Hasher | None:
         """See HashingOption: None if the nodes do not share the filesystem of the location."""
@@ -123,6 +126,7 @@ class NodesRoute(Route):
         self._attempts = Attempts(nodes, record, on_event)
         self._rates = RatesFile(*ends, nodes.site.name)
         self._on_event = on_event
+        self.folders: Sequence[bytes] = ()  # the ends that are no buckets
 
     @property
     def token(self) -> str:
@@ -137,6 +141,12 @@ class NodesRoute(Route):
     def close(self) -> None:
         """Close the connection and release the record."""
         self._attempts.close()
+
+    def open(self, plan: TransferPlan) -> None:
+        """See Route; nothing is sent to the jobs yet."""
+        del plan
+        for folder in self.folders:
+            self._attempts.check_seen(folder)
 
     def resume(self, source: Source, target: Store) -> Generator[Event | Committed, None, None]:
         """See Route."""

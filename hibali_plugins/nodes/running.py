@@ -20,9 +20,17 @@ from runs.clean import CleanRequest, clean_run, make_work_folder
 from runs.launch import launch
 from runs.model import State
 from runs.monitor import TaskIsOverError, look_until, wait_at_site
-from runs.new_request import RunOptions, add_own_pipeline, make_tasks, read_request, require_trust
+from runs.new_request import (
+    RequestedJob,
+    RunOptions,
+    add_own_pipeline,
+    make_tasks,
+    read_request,
+    require_trust,
+)
 from runs.poll import update
 from runs.rate_limits import open_limited_host
+from runs.schedulers.base import Resources
 from runs.site_session import SiteOpener, SiteSession
 from runs.stage import Synchroniser
 from runs.status import find_failure
@@ -106,6 +114,8 @@ class ArrayRunner:
         self._settings = settings
         self._site = site
         self._run_store = RunStore()
+        partition = None if site.scheduler is None else site.scheduler.transfer_partition
+        self._resources = Resources(partition=partition) if partition else None
 
     def open_host(self, on_event: Listener) -> RemoteHost:
         """See ShardRunner."""
@@ -129,7 +139,7 @@ class ArrayRunner:
         }
         rows = [Row({"shard": shard}) for shard in jobs.shards]
         workload = make_tasks(pipeline, values, rows, subject="--nodes")
-        options = RunOptions(sites=(self._site.name,))
+        options = RunOptions(sites=(self._site.name,), job=RequestedJob(self._resources))
         request = read_request(self._settings, workload, None, self._site.name, options, lambda _: None)
         require_trust(catalogue, pipeline, request.compute.container)
         session = SiteSession(self._site, host, request.compute.jobs.name, self._run_store, on_event)

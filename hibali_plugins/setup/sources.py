@@ -359,12 +359,24 @@ _MAY: dict[str, frozenset[str] | None] = {
     ),
     **dict.fromkeys(("limits", "purge", "gpus", "container", "tiers")),
     "ssh": frozenset(
-        {"host", "data_host", "auth", "transport", "logins", "channels", "persist", "read_back"}
+        {"host", "data_host", "data_hosts", "auth", "transport", "logins", "channels", "persist", "read_back"}
     ),
     "s3": frozenset({"endpoint", "bucket", "prefix", "region", "anonymous"}),
     "globus": frozenset({"collection", "paths"}),
     "scheduler": frozenset(
-        {"name", "partition", "time", "directives", "prologue", "nodes", "tasks", "cores", "memory", "gpus"}
+        {
+            "name",
+            "partition",
+            "transfer_partition",
+            "time",
+            "directives",
+            "prologue",
+            "nodes",
+            "tasks",
+            "cores",
+            "memory",
+            "gpus",
+        }
     ),
 }
 _BECAUSE = {
@@ -431,8 +443,8 @@ def find_unfit(table: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "kind", "a profile cannot have folders of this machine"
     for key in _keys_beyond(table):
         yield key, _BECAUSE.get(key, "each user sets it")
-    for key in ("ssh.host", "ssh.data_host"):
-        if "@" in (_value(table, key) or ""):
+    for key in ("ssh.host", "ssh.data_host", "ssh.data_hosts"):
+        if "@" in "".join(_value(table, key) or ""):
             yield key, "each user sets the login name"
     if "@" in (table.get("url") or "").partition("://")[2].partition("/")[0]:
         yield "url", "it holds a login"
@@ -463,6 +475,8 @@ def with_account(proposal: Proposal, user: str | None, account: str | None) -> P
         for key in ("host", "data_host"):
             if key in table["ssh"]:
                 table["ssh"][key] = f"{user}@{table['ssh'][key]}"
+        if "data_hosts" in table["ssh"]:
+            table["ssh"]["data_hosts"] = [f"{user}@{host}" for host in table["ssh"]["data_hosts"]]
     if account and "scheduler" in table:
         table["scheduler"]["account"] = account
     return Proposal(proposal.name, table, proposal.origin, _reached(table), tuple(_lacking(table)))

@@ -40,6 +40,11 @@ class Site:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
 
+    def configure(self, before: str, lines: str) -> None:
+        """Put lines into the cluster's table, before a setting."""
+        config = self.hibali.home.config
+        config.write_text(config.read_text().replace(before, lines + before, 1))
+
     def sync(self, source: str, target: str, *words: str, exit: int = 0) -> dict[str, Any]:  # noqa: A002
         return self.hibali("sync", source, target, *words, "--json", exit=exit).last
 
@@ -284,3 +289,27 @@ def test_what_nodes_cannot_reach_is_refused(site: Site) -> None:
         ("verify", "bucket:a", "--nodes", "2", "--on", "cluster"),
     ):
         assert site.hibali(*words, exit=2).err.startswith(b"hibali: ")
+
+
+def test_a_folder_that_nodes_do_not_see_is_refused_before_anything_is_submitted(site: Site) -> None:
+    site.make({"archive/a": b"a", "a": b"a"})
+    site.configure("work = ", f'roots = {{ archive = {{ path = "{site.data}/archive", nodes = false }} }}\n')
+    folder, archive = f"cluster:{site.data}", "cluster:@archive"
+    for words in (
+        ("sync", archive, "bucket:a"),
+        ("sync", f"{folder}/a", f"{archive}/b"),
+        ("manifest", archive),
+    ):
+        assert b"do not see the root of this folder" in site.hibali(*words, "--nodes", "1", exit=2).err
+    assert site.left() == []
+
+
+def test_jobs_of_transfers_have_a_partition_of_their_own(site: Site, slurm: Any) -> None:
+    site.make({"a": b"a"})
+    site.configure("directives = ", 'transfer_partition = "share"\n')
+    answer = site.hibali("manifest", f"cluster:{site.data}", "--nodes", "1", exit=0)
+    (run,) = re.findall(r"hibali runs show (\S+)", answer.err.decode())
+    task = site.hibali("runs", "show", run, "--json", exit=0).last["tasks"][0]
+    words = ["scontrol", "show", "job", f"{task['job']}_{task['index']}"]
+    shown = subprocess.run(words, env={**os.environ, **slurm.env}, capture_output=True, check=True)
+    assert b"Partition=share" in shown.stdout
