@@ -17,8 +17,9 @@ import pytest
 from tests.end_to_end.conftest import MakeTransfers
 from tests.end_to_end.run_tools import Bench
 from tests.services.forced_command import requested_commands
-from tests.services.sshd import SshServer
-from tests.support.trees import Folder, Link, Tree
+from tests.services.processes import end_all
+from tests.services.sshd import SshServer, start_sshd_with_command
+from tests.support.trees import Folder, Link, Tree, make_tree, read_tree
 
 TREE: Tree = {
     b"large": os.urandom(9 << 20),
@@ -150,6 +151,31 @@ def test_an_interrupted_large_file_is_resumed(
 
 def reached(root: Path) -> int:
     return max((path.stat().st_size for path in (root / "x").glob(".hibali-*")), default=0)
+
+
+def test_a_data_mover_without_a_shell_and_with_a_home_of_its_own_works_with_absolute_roots(
+    hibali: Any, add_there: Callable[..., Path], tmp_path: Path
+) -> None:
+    """As at CINECA: only SFTP, a home that is not that of the site, no variables; nothing is written to that home."""
+    session, home = tmp_path / "mover", tmp_path / "empty"
+    session.mkdir()
+    home.mkdir()
+    try:
+        server = start_sshd_with_command(session, session / "ssh", lambda _: f"internal-sftp -d {home}")
+        root = add_there(server)
+        source = make_tree(tmp_path / "source", TREE)
+        assert hibali("push", source, "there:data", "--json", exit=0).last["proof_moved"] == "digest"
+        hibali("verify", "there:data", exit=0)
+        hibali("mv", "there:data/large", "there:data/other", exit=0)
+        hibali("pull", f"there:{root}/data", tmp_path / "back", exit=0)
+        hibali("sync", "there:@data/data", "there:@data/copy", exit=0)
+        assert read_tree(root / "copy") == read_tree(tmp_path / "back")
+        hibali("rm", "-r", "--yes", "--max-delete", "400", "there:data", exit=0)
+        assert hibali("sites", "check", "there", "--json").exit == 0
+        assert [*home.iterdir()] == [], "hibali wrote to the home"
+        assert [path.name for path in root.iterdir()] == ["copy"]
+    finally:
+        end_all(session)
 
 
 def test_sftp_is_selected_once_if_nothing_else_works(

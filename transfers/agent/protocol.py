@@ -38,6 +38,7 @@ MAXIMUM_BODY = 40 * 1024 * 1024
 UNSAFE_COMPONENTS = frozenset((b"", b".", b".."))
 LEASE_SECONDS = 120
 _LONGEST_LEASE = 24 * 3600
+CPU_LIMIT = 75  # exit status of an agent that used up its CPU time (sysexits.h, EX_TEMPFAIL)
 RUNNING = "there"  # an agent of a lost connection that is running and cannot be ended
 
 Buffer = Union[bytearray, memoryview]

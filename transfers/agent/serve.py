@@ -3,6 +3,7 @@
 import errno
 import os
 import pwd
+import resource
 import signal
 import sys
 import threading
@@ -36,6 +37,7 @@ def main(nonce: str, roots: Sequence[str] = (), reports: float = 0.0) -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # like any other signal: later calls handle such an end
     raise_file_limit()
+    _watch_cpu_limit()
     channel = Channel()
     session = Session(channel, Roots(expanded(roots)))
     try:
@@ -51,6 +53,29 @@ def main(nonce: str, roots: Sequence[str] = (), reports: float = 0.0) -> None:
         session.close()
     # Threads that wait for a client must not keep this process running.
     os._exit(0)
+
+
+def _watch_cpu_limit() -> None:
+    """Stop with a status of its own shortly before the host ends this process for its CPU time (setrlimit(2)).
+
+    Login nodes do that after some minutes; to the client it would look like a lost connection.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    if soft == hard == resource.RLIM_INFINITY:
+        return
+    if soft == hard:
+        soft -= min(5, soft // 2)
+        resource.setrlimit(resource.RLIMIT_CPU, (soft, hard))
+    # blocked in all threads, because Python handles signals only when its first thread runs
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGXCPU])
+
+    def stop() -> None:
+        signal.sigwait([signal.SIGXCPU])
+        limit = hard if hard != resource.RLIM_INFINITY else soft
+        os.write(2, "a process may use {} s of CPU time at this host\n".format(limit).encode("ascii"))
+        os._exit(protocol.CPU_LIMIT)
+
+    threading.Thread(target=stop, name="CPU limit", daemon=True).start()
 
 
 def _greeting() -> Dict[str, Any]:

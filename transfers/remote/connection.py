@@ -401,6 +401,8 @@ class Connection:
         if self._login is not None and code == 255:
             return self._login.explain(errors)
         output = errors.decode("utf-8", "replace").strip()
+        if code == protocol.CPU_LIMIT:
+            return self._out_of_cpu_time(output)
         text = printable(output)[-300:]
         if code == 127 or ("not found" in text and "python" in text):
             return NotFoundError(
@@ -416,6 +418,16 @@ class Connection:
             return agent_failed(reason, self.subject)
         return TryLaterError(
             "connection-lost", f"the agent ended: {text or f'status {code}'}", subject=self.subject
+        )
+
+    def _out_of_cpu_time(self, output: str) -> TryLaterError:
+        """Return the error for an agent that used up what the host allows; a new one has the same again."""
+        reason = printable(output.splitlines()[-1])[-300:] if output else ""
+        return TryLaterError(
+            "cpu-limit",
+            f"hibali's agent used up its CPU time: {reason}",
+            subject=self.subject,
+            hint="Run the same command again. Files that take longer can be hashed in a job: hibali verify SITE:PATH --nodes 1",
         )
 
     def _not_started(self, status: int, errors: bytes, reason: str) -> HibaliError:
