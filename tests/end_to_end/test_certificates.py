@@ -14,12 +14,16 @@ from typing import Any
 import pytest
 
 from hibali.ssh.certificates import Certificate, parse_certificates
+from hibali_plugins.schedules.records import read_triggers
+from tests.end_to_end.run_tools import Bench
 from tests.services.processes import MARK
 from tests.services.sshd import SshServer
 from tests.support.certificates import Person
 from tests.support.clock import half_a_day_away
+from tests.support.private_cron import PrivateCron
 from tests.support.terminal import Terminal
 from tests.support.trees import make_tree, many_files, read_tree
+from tests.support.waiting import wait_for
 
 _DAY = 86400
 
@@ -223,6 +227,59 @@ def test_a_long_transfer_renews_certificates_of_a_minute_at_each_reconnect(
     assert kills >= 3
     assert 3 <= someone.signings <= kills + 2
     assert read_tree(someone.server.home / "data") == tree
+
+
+@pytest.mark.heavy
+def test_a_sweep_renews_certificates_of_seconds_at_each_reconnect(
+    hibali: Any, person: Callable[..., Person]
+) -> None:
+    """Nobody is asked while a sweep is staged, launched, followed and collected for three lives of a certificate."""
+    bench = Bench(hibali)
+    someone = person("persist = 60", seconds=20)
+    config = hibali.home.config
+    text = config.read_text().replace("[sites.far]\n", f'[sites.far]\nwork = "{bench.folder}/work"\n')
+    config.write_text(
+        f'{text}[sites.far.scheduler]\nname = "direct"\n[sites.far.limits]\npoll = "1s"\nlogin_interval = "0s"\n'
+    )
+    bench.site = "far"
+    line = bench.line(bench.answers(sleep=60), "--param", "say=a,b,c", "--wait", "--collect", "back")
+    running = subprocess.Popen(hibali.command(*line, "--quiet"), env=hibali.env, cwd=bench.folder)
+    kills = 0
+    while running.poll() is None:
+        time.sleep(8)
+        kills += bool(end_masters(someone))
+    assert running.wait() == 0
+    assert kills >= 4
+    assert 3 <= someone.signings <= kills + 2
+    assert len([path for path in (bench.folder / "back").rglob("*") if path.is_file()]) == 3
+
+
+@pytest.mark.heavy
+@pytest.mark.early
+def test_a_line_of_cron_gets_a_certificate_of_a_minute_each_time(
+    hibali: Any, person: Callable[..., Person], tmp_path: Path
+) -> None:
+    """A real cron daemon, in its environment, without a terminal and without an agent."""
+    someone, cron = person('persist = "no"', seconds=60), PrivateCron(tmp_path / "cron")
+    source = make_tree(tmp_path / "source", {b"0": b"0"})
+    marks = (f"--env={MARK}={hibali.home.env[MARK]}", f"--env=XDG_RUNTIME_DIR={hibali.home.runtime}")
+    words = ("schedule", "add", "nightly", "--cron", "* * * * *", *marks, "--", "push", source, "far:data")
+    subprocess.run([*cron.words, *hibali.command(*words)], env=hibali.env, check=True)
+    signed = someone.signings
+    try:
+        cron.start()
+        for number in range(1, 4):
+            wait_for(lambda number=number: ended_triggers() >= number, seconds=150)
+            (source / str(number)).write_text("more")
+    finally:
+        cron.end()
+    assert {each.exit for each in read_triggers("nightly") if each.ended} == {0}
+    assert signed + 2 <= someone.signings <= signed + 4
+
+
+def ended_triggers() -> int:
+    """Return how many runs of the schedule have ended."""
+    return sum(each.ended is not None for each in read_triggers("nightly"))
 
 
 def end_masters(someone: Person) -> int:
