@@ -414,7 +414,7 @@ def task_number(text: str) -> int | None:
     return number if 0 <= number <= MOST_TASKS else None
 
 
-_DIRECTIVE = re.compile(r"--?[A-Za-z][ -~]*")
+_DIRECTIVE = re.compile(r"--?[A-Za-z][ -~]*|hetjob")  # the one without a dash is between Slurm's components
 _PLAIN = re.compile(r"[A-Za-z0-9_.,@:+=/%-]+")
 
 

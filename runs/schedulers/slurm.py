@@ -243,7 +243,7 @@ class Slurm(Scheduler):
             raise query_failed("squeue", finished)
         for job, owner in _records("squeue", finished):
             if owner == user:
-                return job.partition("_")[0]
+                return re.split(r"[_+]", job, maxsplit=1)[0]
         return None
 
     def accounting_argv(self, jobs: Sequence[str], run: str, since: str) -> tuple[str, ...]:
@@ -274,7 +274,10 @@ class Slurm(Scheduler):
         requested: dict[str, int | None] = {}
         for line in lines:
             identifier, state, code, cpu, memory, limit = [*line.split("|"), *[""] * 5][:6]
-            job, _, step = identifier.partition(".")
+            component, _, step = identifier.partition(".")
+            job = _leading(component)
+            if job is None:
+                continue
             if step and job in found:
                 peak = max(found[job].memory_bytes or 0, _bytes_of(memory) or 0)
                 found[job] = replace(found[job], memory_bytes=peak or None)
@@ -329,8 +332,16 @@ def _listed(finished: CommandResult) -> Iterator[tuple[str, Status]]:
             return
         raise query_failed("squeue", finished)
     for identifier, details in _records("squeue", finished):
+        job = _leading(identifier)
         native, _, reason = details.partition(":")
-        yield identifier, _status(native, reason, queued=True)
+        if job is not None:
+            yield job, _status(native, reason, queued=True)
+
+
+def _leading(identifier: str) -> str | None:
+    """Return the job whose component leads, as it runs the script; None for another component (squeue(1), `12+1`)."""
+    job, _, component = identifier.partition("+")
+    return job if component in {"", "0"} else None
 
 
 def _with_memory(status: Status, requested: int | None) -> Status:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -50,6 +51,27 @@ def test_a_run_goes_through_the_queue_to_verified_outputs(bench: Bench, slurm: A
     assert (receipt["files_moved"], receipt["proof_moved"]) == (1, "digest")
     assert (bench.folder / "back" / "out.txt").read_text() == "hello\nin place\n"
     assert jobs_of(slurm, run["id"]) == 1
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("ended", ["waited for", "cancelled"])
+def test_a_heterogeneous_job_is_followed_by_its_first_component(
+    hibali: Any, slurm_with_two_nodes: Any, ended: str
+) -> None:
+    """Two groups of resources in one job, as on Cluster and Booster of a modular machine (sbatch(1), `hetjob`)."""
+    bench, slurm = Bench(hibali), slurm_with_two_nodes
+    bench.add_slurm_site(slurm)
+    groups = ("--directive=hetjob", "--directive=--partition=share", "--directive=--mem=50")
+    answers = bench.answers(sleep=0 if ended == "waited for" else 120)
+    run = bench.run(answers, *groups, exit=0).last
+    if ended == "cancelled":
+        bench.hibali("runs", "cancel", run["id"], exit=0)
+    bench.hibali("runs", "wait", run["id"], exit=7 if ended == "cancelled" else 0)
+    shown = bench.hibali("runs", "show", run["id"], "--json").last
+    assert shown["state"] == ("CANCELLED" if ended == "cancelled" else "SUCCEEDED")
+    words = ["squeue", "--noheader", "--states=all", f"--name={run['id']}", "--format=%i"]
+    listed = subprocess.run(words, env={**os.environ, **slurm.env}, capture_output=True, check=True)
+    assert [line.rpartition(b"+")[2] for line in listed.stdout.split()] == [b"0", b"1"]
 
 
 def test_a_failing_tool_is_exit_7(bench: Bench) -> None:
