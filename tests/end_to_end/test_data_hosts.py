@@ -12,10 +12,13 @@ from typing import Any
 
 import pytest
 
+import hibali as hibali_api
 from tests.services.processes import end_all
 from tests.services.sshd import SshServer, on_another_machine, start_sshd
 from tests.support.faulty_proxy import LosingProxy
 from tests.support.trees import make_tree, many_files, read_tree
+from transfers.agent.commands import find_mount
+from transfers.stores import ssh
 
 MIB = 1 << 20
 RATE = 10 * MIB  # of each connection, in bytes per second
@@ -124,6 +127,28 @@ def test_another_machine_helps_if_it_sees_the_same_files(
     assert reason in answer.err.decode()
     assert (site.proxies["two"].passed > 4 * MIB) is not bool(reason)
     assert site.same
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="another boot id needs root")
+@pytest.mark.parametrize(
+    "lost", [False, pytest.param(True, marks=pytest.mark.heavy)], ids=["", "one is lost"]
+)
+def test_machines_write_together_where_each_sees_at_once_what_another_wrote(
+    data_hosts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, lost: bool
+) -> None:
+    """Both are this machine in fact, whose filesystem does that; the agent of a lost one stops when the lock is taken anew."""
+    mount = find_mount(Path("/proc/self/mountinfo").read_bytes(), os.fsencode(tmp_path.resolve()))
+    assert mount is not None
+    monkeypatch.setattr(ssh, "COHERENT", frozenset({mount.kind}))
+    site = data_hosts(on_another_machine(tmp_path))
+    site.make("push")
+    if lost:
+        site.proxies["two"].losses[0] = 8 * MIB
+    receipt = hibali_api.push(tmp_path / "here", f"far:{tmp_path}/there")
+    assert (receipt.files_moved, receipt.proof_moved, receipt.reconnects) == (28, "digest", int(lost))
+    assert site.proxies["two"].passed > 4 * MIB
+    assert site.same
+    assert not (tmp_path / "there/.hibali").exists()
 
 
 @pytest.mark.parametrize(
