@@ -39,9 +39,7 @@ class DirectRoute(StreamRoute):
     Where nobody asked for it, the files pass through this machine if the agents cannot be connected.
     """
 
-    name = "direct"
     early = False
-    expects = False
 
     def __init__(
         self,
@@ -71,6 +69,16 @@ class DirectRoute(StreamRoute):
         self._required = required
         self._connection: Connection | None = None
 
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        """See Route."""
+        return "stream" if self.expects else "direct"
+
+    @property
+    def expects(self) -> bool:  # type: ignore[override]
+        """See Route: whether the files pass through this machine."""
+        return self._connection is None and not self._required
+
     def open(self, plan: TransferPlan) -> None:
         """Connect the source's agent to the target's. Raises the errors of `connect`, if the route is required."""
         del plan
@@ -79,7 +87,6 @@ class DirectRoute(StreamRoute):
         except HibaliError as problem:
             if self._required:
                 raise
-            self.name = "stream"
             self._on_event(
                 Noted(f"{problem.subject}: {problem.message}; the files pass through this machine")
             )
