@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.end_to_end.run_tools import Bench, doing
+from tests.services.processes import end_all
+from tests.services.slurm import start_slurm, this_node
 from tests.support.trees import random_bytes
 
 
@@ -120,3 +125,41 @@ def test_outputs_are_collected_at_the_site(hibali: Any, ssh_server: Any, site: s
     assert [path.stat().st_size for path in (folder / "archive/results").rglob("out*")] == [3_000_000]
     (receipt,) = [line for line in answer.lines if line["kind"] == "receipt"]
     assert (receipt["bytes_moved"], receipt["bytes_sent"], receipt["mover"]) == (3_000_000, 0, "direct")
+
+
+@pytest.mark.heavy
+@pytest.mark.skipif(os.geteuid() != 0, reason="hiding a folder from a node needs root")
+def test_a_node_that_truly_lacks_the_root_gets_its_input_and_the_archive_its_output(
+    hibali: Any,
+) -> None:
+    """Slurm's node has an empty filesystem where the login node has the archive: without `nodes = false` the job finds no input."""
+    bench = Bench(hibali, {**doing("cat [IN] >[OUT]"), "name": "Copy"})
+    session = Path(tempfile.mkdtemp(prefix="hib-"))
+    session.chmod(0o711)  # munge's socket must be reachable
+    archive = bench.folder / "archive"
+    archive.mkdir()
+    (archive / "scan").write_bytes(b"content\n")
+    hide = (
+        "unshare",
+        "--mount",
+        "--propagation",
+        "slave",
+        "sh",
+        "-c",
+        f'mount -t tmpfs none {archive} && exec "$@"',
+    )
+    node = replace(this_node(), inside=(*hide, "sh"))
+    try:
+        bench.add_slurm_site(start_slurm(session, session / "own", nodes=[node]))
+        config = hibali.home.config
+        plain = config.read_text()
+        bench.run(bench.answers(**{"in": f"cluster:{archive}/scan"}), "--wait", exit=7)
+        hidden = f'roots = {{ archive = {{ path = "{archive}", nodes = false }} }}\nwork = '
+        config.write_text(plain.replace("work = ", hidden, 1))
+        answers = bench.answers(**{"in": "cluster:@archive/scan"})
+        bench.run(answers, "--wait", "--new", "--collect", "cluster:@archive/results", exit=0)
+        (result,) = (archive / "results").rglob("out.txt")
+        assert result.read_bytes() == b"content\n"
+    finally:
+        end_all(session)
+        shutil.rmtree(session, ignore_errors=True)
