@@ -32,6 +32,7 @@ _FILES, _FOLDERS = "file", "dir"
 _OPERATIONS = "operations"
 _KINDS = "kinds"
 _KEYS = "keys"
+_PROFILES = "profiles"
 # By the metavar of a parameter, without brackets and dots.
 _BY_METAVAR = {
     "SITE": (SITES,),
@@ -60,7 +61,7 @@ _BY_METAVAR = {
     "DIR": (_FOLDERS,),
     "DIR|FILE.zip": (_FILES,),
     "FOLDER": (_FOLDERS,),
-    "ssh|rclone|FILE|URL": ("ssh", "rclone", _FILES),
+    "ssh|rclone|centre:NAME|FILE|URL": ("ssh", "rclone", _PROFILES, _FILES),
     "auto|agent|sftp": ("auto", "agent", "sftp"),
 }
 _BY_NAME = {
@@ -216,6 +217,14 @@ def _setting_keys(context: click.Context, incomplete: str) -> Iterator[str]:
     yield from found
 
 
+def _profile_names(context: click.Context, incomplete: str) -> Iterator[str]:
+    from hibali.plugins import every  # start-up: only for this kind of word
+
+    del context, incomplete
+    for kind, profiles in every("hibali.profiles"):
+        yield from (f"{kind}:{name}" for name in profiles.names())
+
+
 def _settings(context: click.Context) -> Settings:
     from hibali.config.settings import load_sites  # start-up: only for this kind of word
 
@@ -231,6 +240,7 @@ _READERS: Mapping[str, Callable[[click.Context, str], Iterator[str]]] = {
     _OPERATIONS: _operation_ids,
     REMOTES: _remote_names,
     _KEYS: _setting_keys,
+    _PROFILES: _profile_names,
 }
 
 

@@ -21,6 +21,7 @@ tests_for() {
         echo "tests/end_to_end/test_$each.py"
     done
     case $1 in
+    centres) echo tests/plugins/setup/test_sites_import.py ;;
     site_containers) echo tests/contracts/test_container.py tests/unit/runs ;;
     batch_systems) echo tests/contracts/test_scheduler.py tests/unit/runs ;;
     bundles | eviction | notebooks | participants | pilots)

@@ -11,6 +11,13 @@ _accept_prologue_option = click.option(
     is_flag=True,
     help="Allow the shell lines of a profile that your jobs run; --yes does not.",
 )
+_values_option = click.option(
+    "--value",
+    "values",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Give another value that the profile of a centre asks for; repeatable.",
+)
 
 
 @command(
@@ -28,11 +35,16 @@ _accept_prologue_option = click.option(
     ],
 )
 @click.option(
-    "--from", "source", metavar="ssh|rclone|FILE|URL", default="", help="The source of proposed sites."
+    "--from",
+    "source",
+    metavar="ssh|rclone|centre:NAME|FILE|URL",
+    default="",
+    help="The source of proposed sites.",
 )
 @click.option("--only", multiple=True, metavar="NAME", help="Add the proposal with this name; repeatable.")
 @click.option("--user", metavar="NAME", help="Log in to the sites of a profile as NAME.")
 @click.option("--account", metavar="A", help="Charge jobs at the sites of a profile to this account.")
+@_values_option
 @click.option("--ssh-config", metavar="FILE", help="Use FILE instead of ~/.ssh/config.")
 @click.option(
     "--here", metavar="FOLDER", help="The local folder that becomes a site (default: ~/hibali-data)."
@@ -83,22 +95,27 @@ def doctor_command() -> None:
         ("hibali sites import", "List the sites in ~/.ssh/config and rclone.conf."),
         ("hibali sites import ssh --only juwels --yes", "Add one of them."),
         (
+            "hibali sites import centre:jsc --user me --account brain",
+            "Show the sites of a computing centre that hibali knows, and add them after confirmation.",
+        ),
+        (
             "hibali sites import https://hpc.example.org/hibali.toml --user me",
             "Show the sites that a computing centre publishes, and add them after confirmation.",
         ),
     ],
 )
-@click.argument("source", metavar="[ssh|rclone|FILE|URL]", required=False)
-@click.option("--from", "origin", metavar="ssh|rclone|FILE|URL", help="The source, as an option.")
+@click.argument("source", metavar="[ssh|rclone|centre:NAME|FILE|URL]", required=False)
+@click.option("--from", "origin", metavar="ssh|rclone|centre:NAME|FILE|URL", help="The source, as an option.")
 @click.option("--only", multiple=True, metavar="NAME", help="Only the site with this name; repeatable.")
 @click.option("--user", metavar="NAME", help="Log in to the sites of a profile as NAME.")
 @click.option("--account", metavar="A", help="Charge jobs at the sites of a profile to this account.")
+@_values_option
 @click.option("--ssh-config", metavar="FILE", help="Use FILE instead of ~/.ssh/config.")
 @click.option("--replace", is_flag=True, help="Replace existing sites with the same names.")
 @click.option("--yes", is_flag=True, help="Add them without confirmation.")
 @_accept_prologue_option
 def import_command() -> None:
-    """Import sites from ssh, rclone, or a profile that a computing centre publishes.
+    """Import sites from ssh, rclone, or the profile of a computing centre, published there or a part of hibali.
 
     The settings are shown as they would be written. On a terminal hibali asks for confirmation, elsewhere --yes is needed. Passwords
     and keys are not copied, and hibali does not connect to the hosts; `hibali doctor SITE` does. If a profile has shell lines that

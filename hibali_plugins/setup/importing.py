@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -14,6 +14,7 @@ from hibali.config.model import Site
 from hibali.config.settings import Settings
 from hibali.errors import NotFoundError, RefusedError
 from hibali.http.fetch import fetch
+from hibali.plugins import find
 from hibali.subprocesses import has_terminal
 from hibali.system_errors import unreadable
 from hibali.text import did_you_mean, printable
@@ -26,21 +27,30 @@ OWN = ("ssh", "rclone")
 
 
 class ImportRequest(NamedTuple):
-    """The source of sites: ssh, rclone, a file or a URL; "" for ssh and rclone."""
+    """The source of sites: ssh, rclone, a centre, a file or a URL; "" for ssh and rclone.
+
+    `values` are NAME=VALUE, for a profile that asks for more than the user and the account.
+    """
 
     source: str = ""
     only: tuple[str, ...] = ()
     user: str | None = None
     account: str | None = None
+    values: tuple[str, ...] = ()
     ssh_config: str | None = None
     accept_prologue: bool = False
 
 
-def find_sites(settings: Settings, request: ImportRequest) -> list[Found]:
-    """Find sites in the source. Raises `NotFoundError`, `UsageError`, `RefusedError`, and as `hibali.http.fetch.fetch` does."""
+Ask = Callable[[str], str]
+
+
+def find_sites(settings: Settings, request: ImportRequest, ask: Ask | None = None) -> list[Found]:
+    """Find sites in the source; `ask` asks for what the profile of a centre needs.
+
+    Raises `NotFoundError`, `UsageError`, `RefusedError`, and as `hibali.http.fetch.fetch` does.
+    """
     if request.source not in {"", *OWN}:
-        found = sources.read_profile(_read(settings, request.source), printable(request.source))
-        return [sources.with_account(each, request.user, request.account) for each in found]
+        return _find_in_profile(settings, request, ask)
     gathered: list[Found] = []
     if request.source in {"", "ssh"}:
         gathered += sources.propose_ssh_hosts(Path(request.ssh_config) if request.ssh_config else None, ())
@@ -49,6 +59,35 @@ def find_sites(settings: Settings, request: ImportRequest) -> list[Found]:
         used_names = [each.name for each in proposals_in(gathered)]
         gathered += sources.propose_rclone_remotes(path, used_names)
     return gathered
+
+
+def _find_in_profile(settings: Settings, request: ImportRequest, ask: Ask | None) -> list[Found]:
+    subject = printable(request.source)
+    user, account = request.user, request.account
+    kind, colon, name = request.source.partition(":")
+    profiles = find("hibali.profiles", kind) if colon else None
+    if profiles is None:
+        found = sources.read_profile(_read(settings, request.source), subject)
+    else:
+        pairs = (each.partition("=") for each in request.values)
+        given = {"user": user, "account": account, **{key: value for key, _, value in pairs}}
+        given = {key: value for key, value in given.items() if value is not None}
+        document, values = profiles.read(name, given, ask)
+        found = sources.read_sites(document, subject, published=False)
+        user, account = values.get("user"), values.get("account")
+    return [sources.with_account(each, user, account, request.ssh_config) for each in found]
+
+
+def ask_on_terminal(common: Common) -> Ask | None:
+    """Return the function that asks a question, None without a terminal and with `--json`."""
+    if common.json or not has_terminal():
+        return None
+
+    def ask(question: str) -> str:
+        with terminal_as_stdout():
+            return read_line(question, lambda _: []).strip()
+
+    return ask
 
 
 def _read(settings: Settings, source: str) -> bytes:
@@ -146,7 +185,7 @@ def import_sites(
         raise click.UsageError("Give the source as an argument or with --from, not both.")
     settings = common.settings()
     request = ImportRequest(source or origin or "", **selection)
-    found = find_sites(settings, request)
+    found = find_sites(settings, request, ask_on_terminal(common))
     chosen = choose_proposals(found, request.only)
     show_proposals(common, found, chosen)
     if request.source in {"", *OWN} and not request.only and not replace:

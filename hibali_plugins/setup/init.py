@@ -30,6 +30,7 @@ from hibali_cli.progress import listening
 from hibali_plugins.setup.importing import (
     ImportRequest,
     add_proposals,
+    ask_on_terminal,
     change_of,
     choose_proposals,
     find_sites,
@@ -151,7 +152,7 @@ def _choose_proposals(common: Common, options: InitOptions) -> list[Proposal]:
     if options.yes and not (options.request.source or options.request.only):
         return []
     settings = common.settings()
-    found = find_sites(settings, options.request)
+    found = find_sites(settings, options.request, None if options.yes else ask_on_terminal(common))
     chosen = choose_proposals(found, options.request.only)
     chosen = [each for each in chosen if change_of(common, each) == "added"]
     if options.yes and not common.json:

@@ -407,7 +407,11 @@ def read_profile(raw: bytes, subject: str) -> list[Proposal]:
     """
     if len(raw) > MOST_BYTES:
         raise RefusedError("too-large", f"a profile has at most {MOST_BYTES} bytes", subject=subject)
-    document = _parse(raw, subject)
+    return read_sites(_parse(raw, subject), subject)
+
+
+def read_sites(document: dict[str, Any], subject: str, *, published: bool = True) -> list[Proposal]:
+    """Return the sites of a parsed profile, `published` by others or a part of hibali; raises as `read_profile` does."""
     wrong: list[Wrong] = []
     tables = read_document(document, wrong)
     beyond = document.keys() - {"version", "sites"}
@@ -424,7 +428,7 @@ def read_profile(raw: bytes, subject: str) -> list[Proposal]:
         for name, table in document["sites"].items()
         for key, because in find_unfit(table)
     ]
-    if unfit:
+    if unfit and published:
         raise RefusedError(
             "unfit-profile",
             "\n".join(["these settings are not allowed in a profile:", *map(printable, unfit)]),
@@ -468,8 +472,10 @@ def _keys_beyond(table: Mapping[str, Any]) -> Iterator[str]:
             yield from (f"{key}.{below}" for below in value if below not in may)
 
 
-def with_account(proposal: Proposal, user: str | None, account: str | None) -> Proposal:
-    """Return the proposal with the user's values: the login name, and the account for jobs."""
+def with_account(
+    proposal: Proposal, user: str | None, account: str | None, ssh_config: str | None = None
+) -> Proposal:
+    """Return the proposal with the user's values: the login name, the account for jobs, and the configuration of ssh."""
     table = {key: dict(value) if isinstance(value, dict) else value for key, value in proposal.table.items()}
     if user and table["kind"] == "ssh":
         for key in ("host", "data_host"):
@@ -477,6 +483,9 @@ def with_account(proposal: Proposal, user: str | None, account: str | None) -> P
                 table["ssh"][key] = f"{user}@{table['ssh'][key]}"
         if "data_hosts" in table["ssh"]:
             table["ssh"]["data_hosts"] = [f"{user}@{host}" for host in table["ssh"]["data_hosts"]]
+    if ssh_config and table["kind"] == "ssh":
+        options = table["ssh"].get("command", ["ssh"])[1:]
+        table["ssh"]["command"] = ["ssh", "-F", str(Path(ssh_config).absolute()), *options]
     if account and "scheduler" in table:
         table["scheduler"]["account"] = account
     return Proposal(proposal.name, table, proposal.origin, _reached(table), tuple(_lacking(table)))

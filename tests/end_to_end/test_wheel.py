@@ -63,6 +63,9 @@ def test_the_wheel_contains_all_that_hibali_needs(tmp_path: Path) -> None:
     assert "this-machine" in run(hibali, "sites", "list", cwd=home, **env)
     assert "hello.txt" in run(hibali, "ls", "this-machine:hibali-first", cwd=home, **env)
     assert "sftp-server" in run(hibali, "sites", "gate", cwd=home, **env)  # a data file
+    [packages] = folder.glob("lib/python*/site-packages")
+    for profile in CLONE.glob("hibali_plugins/*/profiles/*.toml"):
+        assert (packages / profile.relative_to(CLONE)).read_bytes() == profile.read_bytes()
     share = folder / "share"
     for page in CLONE.glob("man/*"):
         assert (share / "man/man1" / page.name).read_bytes() == page.read_bytes()
