@@ -323,7 +323,7 @@ def _check_configured(text: str, subject: str, *, is_script: bool) -> None:
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _REFUSED = re.compile(
     r"LD_.*|BASH_ENV|ENV|SHELLOPTS|BASHOPTS|PS4|IFS|PYTHON.*|HIBALI_.*"  # start of programs and shells
-    r"|APPTAINER.*|SINGULARITY.*|DOCKER_.*|PODMAN_.*|CONTAINERS_.*|CH_.*|SARUS_.*|SHIFTER.*"  # variables of container runtimes
+    r"|APPTAINER.*|SINGULARITY.*|DOCKER_.*|PODMAN.*|CONTAINERS_.*|CH_.*|SARUS_.*|SHIFTER.*|ENROOT_.*|PYXIS_.*|EDF_.*"  # variables of container runtimes
     r"|SLURM_.*|SBATCH_.*|SRUN_.*|OAR_.*|PBS_.*|SGE_.*|LSB_.*",  # variables of schedulers
     re.DOTALL,
 )

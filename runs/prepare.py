@@ -15,7 +15,7 @@ from runs.containers.base import Bind, Started, Task, check_environment, quoted,
 from runs.fast_storage import check_fast
 from runs.model import Input, Output
 from runs.request import Request
-from runs.resources import DecidedResources, find_launcher
+from runs.resources import DecidedResources
 from runs.schedulers.base import Job, Resources
 from runs.script import (
     REQUIRED_SCRIPT,
@@ -125,6 +125,7 @@ def prepare(
         tasks=resources.tasks or 1,
         launched=scheduler.variables.launched,
         gpus=gpus.kind if gpus is not None and resources.gpus else "",
+        launcher=compute.find_launcher(resources),
         own=compute.site.container.own,
     )
     if container.isolates:
@@ -132,7 +133,9 @@ def prepare(
     check_environment(task.environment, scheduler.variables.prefixes)
     if job.proxy:
         task = with_proxy(task, paths, container)
-    start = _with_launcher(find_launcher(resources, compute.launcher), container.start(task))
+    start = container.start(task)
+    if not container.launcher:
+        start = _with_launcher(task.launcher, start)
     guard = guard_lines(folder, job.dependencies.needs)
     outputs = tuple(Output(o.id, o.path, o.optional, o.is_list, o.is_pattern) for o in line.outputs)
     directives = (*scheduler.directives(resources), *job.fast.lines(scheduler, resources.seconds))

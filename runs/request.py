@@ -85,6 +85,10 @@ class ComputeSite:
         own = self.jobs.launcher if isinstance(self.jobs, BatchSystem) else ()
         return tuple(self.settings.mpi or own)
 
+    def find_launcher(self, resources: Resources) -> tuple[str, ...]:
+        """Return the command that starts the tasks; see `runs.resources.find_launcher`."""
+        return find_launcher(resources, self.launcher, self.container.launcher)
+
 
 def compute_site(site: Site) -> ComputeSite:
     """Load the scheduler and the container of a site, or what its service has in their place."""
@@ -138,7 +142,7 @@ class Request:
         settings, site = self.compute.settings, self.compute.site
         decided = decide_resources(self.workload.pipeline.resources, settings, self.job.resources)
         check_gpus(decided.resources, site.gpus, self.compute.container, site.name)
-        find_launcher(decided.resources, self.compute.launcher)
+        self.compute.find_launcher(decided.resources)
         return replace(decided, resources=replace(decided.resources, site_gpus=site.gpus))
 
     def with_workload(self, **changes: Any) -> Request:

@@ -134,17 +134,25 @@ def _check_amounts(chosen: Mapping[str, Any]) -> None:
             )
 
 
-def find_launcher(requested: Resources, argv: tuple[str, ...]) -> tuple[str, ...]:
+def find_launcher(requested: Resources, argv: tuple[str, ...], needed: str = "") -> tuple[str, ...]:
     """Return the site's or scheduler's launcher of tasks (`argv`); () for a tool with one process.
 
-    Raises `UsageError` without a launcher.
+    `needed` is the launcher that starts the site's containers, also a single one. Raises `UsageError` without a launcher.
     """
-    if requested.tasks is None or requested.tasks < 2:
+    tasks = requested.tasks or 1
+    if needed and (not argv or PurePosixPath(argv[0]).name != needed):
+        raise UsageError(
+            "no-launcher",
+            f"{needed} starts the containers of the site, but its launcher is {argv[0] if argv else 'not set'}",
+            subject="container",
+            hint=f'Set name = "slurm" in the site\'s [scheduler] table, and mpi = "{needed}" or none.',
+        )
+    if tasks < 2 and not needed:
         return ()
     if not argv:
         raise UsageError(
             "no-launcher",
-            f"the job requests {requested.tasks} MPI tasks, but the site has no launcher for them",
+            f"the job requests {tasks} MPI tasks, but the site has no launcher for them",
             subject="tasks",
             hint='Add mpi = "mpirun", or another launcher, to the site\'s [scheduler] table.',
         )
@@ -152,7 +160,7 @@ def find_launcher(requested: Resources, argv: tuple[str, ...]) -> tuple[str, ...
         argv += _OPTIONS.get(PurePosixPath(argv[0]).name, ())
     if requested.cores is None:
         argv = tuple(argument for argument in argv if argument != "--cpus-per-task={cores}")
-    values = {"{tasks}": requested.tasks, "{cores}": requested.cores or 1, "{nodes}": requested.nodes or 1}
+    values = {"{tasks}": tasks, "{cores}": requested.cores or 1, "{nodes}": requested.nodes or 1}
     return tuple(_filled(argument, values) for argument in argv)
 
 

@@ -483,21 +483,21 @@ def _check_container(checks: StepList, site: Site, host: RemoteHost) -> None:
         return
     program = site.container.name
     try:
-        program = (*load_container(site.container.name).programs, program)[0]
-        finished = SiteCommands(host, site).query((program, "--version"))
+        container = load_container(site.container.name)
+        argv = container.version_argv()
+        program = argv[0]
+        finished = SiteCommands(host, site).query(argv)
         if finished.exit_code == 127:
             raise missing_program(site.name, program)
         if finished.exit_code != 0:
             message = one_line(finished.stderr, 200)
-            hint = f"To try it, log in there and run: {program} --version"
+            hint = f"To try it, log in there and run: {shlex.join(argv)}"
             raise IncompleteError(
                 "container-fails", f"{program} fails: {message}", subject=site.name, hint=hint
             )
+        checks.ok("container", container.read_version(finished))
     except HibaliError as problem:
         checks.fault("container", problem)
-        return
-    message = printable(finished.stdout.strip().splitlines()[0][:80]) if finished.stdout.strip() else program
-    checks.ok("container", message)
 
 
 def _which(host: RemoteHost, programs: tuple[str, ...]) -> Mapping[str, str | None]:

@@ -1,1 +1,1 @@
-"""Containers that only the administrators of a centre install: Sarus and Shifter."""
+"""Containers that only the administrators of a centre install: Pyxis and the Container Engine, podman-hpc, Sarus and Shifter."""

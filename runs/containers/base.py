@@ -54,6 +54,7 @@ class Task:
         tasks: The number of processes that a launcher starts, which share the network and memory of a node.
         launched: Patterns of the launcher's variables, as in `JobVariables`.
         gpus: The kind of the GPUs that the tool can use; "" for none.
+        launcher: The launcher's command, for a runtime that starts all tasks with it.
         own: The settings that only this runtime has.
     """
 
@@ -73,6 +74,7 @@ class Task:
     tasks: int = 1
     launched: tuple[str, ...] = ()
     gpus: str = ""
+    launcher: tuple[str, ...] = ()
     own: Any = None
 
 
@@ -101,6 +103,7 @@ class Container(ABC):
         formats: The image archives that it can convert or load.
         flattens: It gets a tar of the image's tree instead of the archive.
         gpus: The kinds of GPUs that a tool can use.
+        launcher: The launcher with which it starts all tasks of a job itself; "" if the launcher starts a container for each.
     """
 
     name: str
@@ -114,6 +117,7 @@ class Container(ABC):
     formats: frozenset[str] = frozenset()
     flattens: bool = False
     gpus: frozenset[str] = frozenset()
+    launcher: str = ""
 
     def image_name(self, wanted: Wanted | None) -> str:
         """Return the runtime's name of a pipeline's image, by default Docker's; "" for none; raises `UsageError`."""
@@ -141,6 +145,15 @@ class Container(ABC):
         """
         del archive, result, kind, image
         return ()
+
+    def version_argv(self) -> tuple[str, ...]:
+        """Return the command with which `hibali doctor` tries the runtime."""
+        return ((*self.programs, self.name)[0], "--version")
+
+    def read_version(self, finished: CommandResult) -> str:
+        """Return what `hibali doctor` shows, by default the first line; raises `HibaliError` if the runtime is incomplete."""
+        lines = finished.stdout.strip().splitlines()
+        return printable(lines[0][:80]) if lines else self.name
 
 
 def load_container(name: str) -> Container:
@@ -316,18 +329,25 @@ def forwarded_variables(task: Task, each: str) -> str:
     """Return shell lines that pass the variables known only inside the job, formatted by `each`; "" if none.
 
     Each has `$name` and `$value`. A clean environment (S10) lacks them, and then a task would know neither
-    its number nor its GPUs.
+    its number nor its GPUs. Of programs only env is used, because the lines can run in an image.
     """
     launched = (*_LAUNCHED, *task.launched) if task.tasks > 1 else ()
     wanted = (*launched, *(_GPU_VARIABLES if task.gpus else ()))
     if not wanted:
         return ""
-    names = "\\|".join(wanted)
+    # these regular expressions match the same names as patterns of the shell
     return f"""\
-for name in $(env | sed -n 's/^\\({names}\\)=.*/\\1/p'); do
-  value=$(printenv "$name") || continue
-  {each}
+IFS='
+'
+set -f
+for line in $(env); do
+  name=${{line%%=*}}
+  case $name in *[!A-Za-z0-9_]*) continue ;; {"|".join(wanted)}) ;; *) continue ;; esac
+  eval "value=\\${{$name-}} known=\\${{$name+yes}}"
+  [ -z "$known" ] || {each}
 done
+unset IFS
+set +f
 """
 
 

@@ -52,8 +52,7 @@ class Docker(Container):
     def start(self, task: Task) -> str:
         """Return the line; mounts are CSV, so that paths may contain any character."""
         argv = [
-            self.name,
-            "run",
+            *self.run_argv(task),
             "--rm",
             *alone_or_together(task),
             "--pull=never",
@@ -76,6 +75,11 @@ class Docker(Container):
         after = [f"{self.id_prefix}{task.image}", *((task.command,) if task.argv is None else task.argv)]
         known = forwarded_variables(task, 'set -- "$@" "--env=$name=$value"')
         return f'{self.user_lines}{known}exec {quoted(argv)} "$@" {quoted(after)}'
+
+    def run_argv(self, task: Task) -> list[str]:
+        """Return the command that starts a container."""
+        del task
+        return [self.name, "run"]
 
     def image_argv(self, name: str) -> tuple[str, ...]:
         """Return `inspect`, which queries local images and pulls nothing."""

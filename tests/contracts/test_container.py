@@ -5,7 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import os
+import re
 import subprocess
+import tomllib
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -20,8 +23,11 @@ from transfers.remote.host import CommandResult
 RUN = "20260102-030405-0a1b2c3d"
 HOSTILE = "a b,'c\"d:e\n$(touch pwned) ; é*"
 PROGRAMS = {"bare": "env", "bubblewrap": "bwrap", "charliecloud": "ch-run"}
+PROGRAMS |= {"pyxis": "srun", "container-engine": "srun"}
+OF_SRUN = ("pyxis", "container-engine")
 # characters that each cannot represent in a path; such a path is refused (8) before anything starts
 REFUSES = {"charliecloud": ":", "sarus": ',="\\\n', "shifter": " ,'\":\n$();é*=\\"}
+REFUSES |= dict.fromkeys(OF_SRUN, " ,'\":\n$();é*\\")
 # variables of the site that no tool may see, and those of launchers and schedulers for each task
 NOISE = {
     "APPTAINER_BIND": "/",
@@ -61,6 +67,7 @@ def task(folder: str, **more: object) -> Task:
         "environment": {"NAME": HOSTILE},
         "image": "0" * 64,
         "launched": load_scheduler("slurm").variables.launched,
+        "launcher": ("srun",),
     }
     return Task(**{**values, **more})  # type: ignore[arg-type]
 
@@ -70,8 +77,10 @@ def argv_of(start: str, tmp_path: Path, runtime: str) -> list[str]:
     NAME=VALUE."""
     program = tmp_path / "programs" / PROGRAMS.get(runtime, runtime)
     program.parent.mkdir(exist_ok=True)
-    program.write_text('#!/bin/sh\nprintf "%s\\0" "$@" =env=\nexec /usr/bin/env -0\n')
+    help_text = '[ "$1" != --help ] || { echo --container-unshare=NS; exit; }'
+    program.write_text(f'#!/bin/sh\n{help_text}\nprintf "%s\\0" "$@" =env=\nexec /usr/bin/env -0\n')
     program.chmod(0o755)
+    start = re.sub("^edf=.*", f"edf={tmp_path}/environment.toml", start, flags=re.MULTILINE)
     ended = subprocess.run(
         ["/bin/sh", "-c", start],
         env={"PATH": f"{program.parent}:{os.environ['PATH']}", "HOME": "/h", **NOISE, **RANK, **DEVICES},
@@ -101,6 +110,8 @@ def seen_environment(runtime: str, argv: list[str]) -> dict[str, str]:
     """Return the tool's variables, without those of the runtime."""
     at = argv.index("=env=")
     given, around = argv[:at], [each.partition("=")[::2] for each in argv[at + 1 :]]
+    if runtime in OF_SRUN:
+        return environment_inside(given, dict(around))
     if runtime in {"bare", "sarus", "shifter"}:
         found = dict(around)
     else:
@@ -116,6 +127,16 @@ def seen_environment(runtime: str, argv: list[str]) -> dict[str, str]:
         elif word == "--setenv":
             found[given[number + 1]] = given[number + 2]
     return found
+
+
+def environment_inside(given: list[str], around: dict[str, str]) -> dict[str, str]:
+    """Return the tool's variables after the shell that starts it in the container."""
+    shell = given[given.index("/bin/sh") :]
+    variables = takewhile(lambda word: "=" in word, shell[4:])
+    line = [*shell[:4], *variables, "/usr/bin/env", "-0"]
+    ended = subprocess.run(line, env=around, capture_output=True, check=True)
+    found = ended.stdout.decode("utf-8", "surrogateescape").split("\0")[:-1]
+    return dict(each.partition("=")[::2] for each in found)
 
 
 def mounts_of(container: Container, argv: list[str]) -> list[tuple[str, str, bool]]:
@@ -134,7 +155,18 @@ def mounts_of(container: Container, argv: list[str]) -> list[tuple[str, str, boo
                 given.get(a, given.get(b, "")) for a, b in (("src", "source"), ("dst", "destination"))
             )
             found.append((source, target, bool({"ro", "readonly"} & set(given))))
+        elif word.startswith("--container-mounts="):
+            found += [read_mount(each) for each in word.partition("=")[2].split(",")]
+        elif word.startswith("--environment="):
+            edf = tomllib.loads(Path(word.partition("=")[2]).read_text())
+            found += [read_mount(each) for each in edf["mounts"]]
     return [each for each in found if container.form == "" or each[0] != "0" * 64]
+
+
+def read_mount(text: str) -> tuple[str, str, bool]:
+    source, target, *flags = text.split(":")
+    assert flags in ([], ["ro"])
+    return source, target, bool(flags)
 
 
 def test_every_argument_reaches_the_runtime_unchanged(container: Container, tmp_path: Path) -> None:
@@ -190,7 +222,7 @@ def test_tasks_of_one_job_share_network_and_memory_with_unique_container_names(
     assert "--unshare-net" not in granted
     assert f"--name=hibali-{RUN}" not in granted
     shared = ("/dev/shm", "--ipc=host")
-    own = word in {"charliecloud", "sarus", "shifter"}  # the node shares these anyway
+    own = word in {"charliecloud", "sarus", "shifter", *OF_SRUN}  # the node shares these anyway
     assert any(each in granted for each in shared) != own
     kept = {"bubblewrap": "--unshare-pid", "apptainer": "--containall", "singularity": "--containall"}
     assert (
@@ -199,7 +231,7 @@ def test_tasks_of_one_job_share_network_and_memory_with_unique_container_names(
 
 
 # As their manuals say: docker-run(1), podman-run(1) and the Container Device Interface, apptainer-exec(1), shifter's modules.rst;
-# Charliecloud and bubblewrap only by the devices, Sarus by its hooks, which read the variables.
+# Charliecloud and bubblewrap only by the devices, Sarus, Pyxis and the Container Engine by hooks, which read variables.
 OF_AMD = ("--device=/dev/kfd", "--device=/dev/dri")
 SHOWN = {
     ("docker", "nvidia"): ("--gpus=all",),
@@ -216,6 +248,11 @@ SHOWN = {
     ("sarus", "amd"): (),
     ("shifter", "nvidia"): ("--module=gpu",),
     ("shifter", "amd"): ("--module=gpu",),
+    ("podman-hpc", "nvidia"): ("--gpu",),
+    ("pyxis", "nvidia"): (),
+    ("pyxis", "amd"): (),
+    ("container-engine", "nvidia"): (),
+    ("container-engine", "amd"): (),
     ("bare", "nvidia"): (),
     ("bare", "amd"): (),
 }
@@ -233,8 +270,8 @@ def test_gpus_are_visible_only_when_requested(container: Container, tmp_path: Pa
 
 
 def test_runtimes_that_do_not_confine_tools_need_consent(container: Container) -> None:
-    """S11: each pipeline needs consent there. Sarus and Shifter mount writable folders of the site."""
-    leaks = {"bare", "sarus", "shifter"}
+    """S11: each pipeline needs consent there. These mount folders of the site, writable or as an image wants it."""
+    leaks = {"bare", "sarus", "shifter", "podman-hpc", *OF_SRUN}
     assert container.confines == (container.name not in leaks)
 
 
@@ -277,6 +314,15 @@ HARDENING = {
     ),
     "charliecloud": ("--unset-env=*", "--private-tmp", "--env-no-expand"),
     "sarus": ("--pid=private",),
+    "podman-hpc": OF_DOCKER,
+    "pyxis": (
+        "--container-unshare=net",
+        "--container-readonly",
+        "--no-container-mount-home",
+        "--no-container-remap-root",
+        "--no-container-entrypoint",
+    ),
+    "container-engine": ("ENROOT_MOUNT_HOME=n",),  # tests/plugins/site_containers has its file
 }
 
 
@@ -318,6 +364,9 @@ def test_archives_are_converted_to_a_file_or_loaded_into_the_runtime(word: str) 
         "SARUS_X",
         "CH_X",
         "PODMAN_X",
+        "PODMANHPC_MODULES_DIR",
+        "ENROOT_MOUNT_HOME",
+        "PYXIS_CONTAINER_MOUNTS",
         "CONTAINERS_CONF",
         "PBS_X",
         "SHELLOPTS",

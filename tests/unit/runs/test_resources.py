@@ -143,6 +143,15 @@ def test_a_site_without_a_launcher_is_reported() -> None:
     assert "mpi" in refused.value.hint
 
 
+def test_a_container_that_the_launcher_starts_needs_that_launcher_for_one_task_too() -> None:
+    found = find_launcher(Resources(cores=3), ("/usr/bin/srun", "--mpi=pmix"), "srun")
+    assert found[2:] == ("--ntasks=1", "--cpus-per-task=3", "--kill-on-bad-exit=1")
+    for words in ((), ("mpirun",)):
+        for tasks in (None, 2):
+            with pytest.raises(UsageError, match="srun starts the containers"):
+                find_launcher(Resources(tasks=tasks), words, "srun")
+
+
 @pytest.mark.parametrize(
     ("requested", "gpus", "word", "code"),
     [
