@@ -1,4 +1,4 @@
-"""Start tools in podman-hpc of NERSC, a wrapper of Podman (its README and sources, 1.1.4, April 2026).
+"""Start tools in podman-hpc of NERSC, a wrapper of Podman (its README and sources, 1.2.2, June 2026).
 
 Compute nodes read images only from `SQUASH_DIR` (`$SCRATCH/storage`), where `migrate` stores them as SquashFS; the store that `load`
 and `pull` fill is in /tmp of one node.

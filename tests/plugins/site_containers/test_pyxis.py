@@ -16,7 +16,7 @@ import pytest
 
 from runs.containers.base import Bind, load_container
 from tests.contracts.test_container import argv_of, task
-from tests.end_to_end.image_tools import Tool, catalogued
+from tests.end_to_end.image_tools import Tool, catalogued, make_tool
 from tests.end_to_end.run_tools import Bench, doing
 from tests.plugins.setup.test_doctor import steps
 from tests.services.processes import program
@@ -27,6 +27,11 @@ LOOKS = (
     "cat [IN] >[OUT]; echo more >>[IN]; touch /x; touch $HOME/kept; cat /proc/net/dev; env;"
     " echo rank $SLURM_PROCID of $SLURM_NTASKS; exit [CODE]"
 )
+
+
+@pytest.fixture
+def tool(tmp_path: Path) -> Tool:
+    return make_tool(tmp_path)
 
 
 def cluster(hibali: Any, slurm: Any, tool: Tool, form: str, more: str = "", command: str = LOOKS) -> Bench:
