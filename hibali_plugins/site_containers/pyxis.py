@@ -36,10 +36,12 @@ _GPUS = {
     "nvidia": "export NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility\n",
     "amd": "export NVIDIA_VISIBLE_DEVICES=void\n",  # Enroot shows the devices of the node
 }
-_UNSHARE = "--container-unshare=net"  # since Pyxis 0.24
-_WITHOUT_NETWORK = (
-    f"{without_network(_UNSHARE)}case $(srun --help) in *--container-unshare*) ;; *) set -- ;; esac\n"
-)
+# Since Pyxis 0.24. Enroot's 10-cgroups.sh (4.1.2) then fails on nodes with control groups of version 1.
+_WITHOUT_NETWORK = f"""\
+{without_network("--container-unshare=net")}\
+[ -e /sys/fs/cgroup/cgroup.controllers ] || set --
+case $(srun --help) in *--container-unshare*) ;; *) set -- ;; esac
+"""
 
 
 class Pyxis(Container):

@@ -316,7 +316,6 @@ HARDENING = {
     "sarus": ("--pid=private",),
     "podman-hpc": OF_DOCKER,
     "pyxis": (
-        "--container-unshare=net",
         "--container-readonly",
         "--no-container-mount-home",
         "--no-container-remap-root",
