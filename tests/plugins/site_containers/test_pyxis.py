@@ -134,6 +134,23 @@ def test_one_srun_starts_all_tasks(form: str, hibali: Any, slurm: Any, tool: Too
 
 
 @pytest.mark.heavy
+def test_tasks_of_a_pilot_are_steps_of_its_job_at_the_same_time(hibali: Any, slurm: Any, tool: Tool) -> None:
+    """Each waits for the other, in the shared memory of the node."""
+    met = f"/dev/shm/{tool.name.partition('/')[2]}"
+    wait = f"for n in $(cat [IN]); do [ -e {met}-a ] && [ -e {met}-b ] && exec cp [IN] [OUT]; sleep 0.1; done"
+    bench = cluster(hibali, slurm, tool, "pyxis", command=f"touch {met}-[SAY]; {wait}; exit 4")
+    bench.answers()
+    (bench.folder / "input.txt").write_text(" ".join(map(str, range(600))))
+    (bench.folder / "table.csv").write_text("say\na\nb\n")
+    words = ("--each", "table.csv", "--pilot", "--cores", "2", "--wait")
+    try:
+        bench.run("answers.json", *words, exit=0)
+    finally:
+        for path in Path("/dev/shm").glob(f"{Path(met).name}-*"):
+            path.unlink()
+
+
+@pytest.mark.heavy
 def test_doctor_shows_whether_srun_starts_containers(hibali: Any, slurm: Any, tool: Tool) -> None:
     bench = cluster(hibali, slurm, tool, "pyxis")
     verdicts, _, _ = steps(hibali, "cluster", exit=0)
