@@ -145,7 +145,7 @@ def find_launcher(requested: Resources, argv: tuple[str, ...], needed: str = "")
             "no-launcher",
             f"{needed} starts the containers of the site, but its launcher is {argv[0] if argv else 'not set'}",
             subject="container",
-            hint=f'Set name = "slurm" in the site\'s [scheduler] table, and mpi = "{needed}" or none.',
+            hint=f'Run it at a site with Slurm, and set mpi = "{needed}" in its [scheduler] table, or no mpi.',
         )
     if tasks < 2 and not needed:
         return ()

@@ -20,8 +20,8 @@ from hibali_plugins.facilities.script_jobs import (
     ServiceScheduler,
     plain_script_path,
 )
-from runs.schedulers.base import Phase, Resources, Status, load_scheduler
-from runs.schedulers.slurm import VARIABLES, phase_of
+from runs.schedulers.base import Phase, Resources, Status
+from runs.schedulers.slurm import SCHEDULER, VARIABLES, phase_of
 from runs.services.base import ServiceFacts, ServiceJob
 
 
@@ -74,11 +74,12 @@ class FirecrestScheduler(ServiceScheduler):
     """FirecREST as what runs job scripts, before a Slurm, which reads their comment lines."""
 
     name = "firecrest"
+    launcher = SCHEDULER.launcher
     variables = replace(VARIABLES, array=(), index=())  # it starts no arrays
 
     def directives(self, resources: Resources) -> tuple[str, ...]:
         """See BatchSystem."""
-        return load_scheduler("slurm").directives(resources)
+        return SCHEDULER.directives(resources)
 
 
 SYSTEM = FirecrestScheduler()

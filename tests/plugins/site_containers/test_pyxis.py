@@ -15,6 +15,9 @@ from typing import Any
 import pytest
 
 from runs.containers.base import Bind, load_container
+from runs.resources import find_launcher
+from runs.schedulers.base import Resources
+from runs.services.base import load_batch_system
 from tests.contracts.test_container import argv_of, task
 from tests.end_to_end.image_tools import Tool, catalogued, make_tool
 from tests.end_to_end.run_tools import Bench, doing
@@ -166,8 +169,14 @@ def test_a_site_without_slurm_is_refused_before_anything_starts(form: str, hibal
     bench = Bench(hibali, {**doing("cat [IN]"), "container-image": {"type": "docker", "image": "a/b"}})
     bench.add_local_site("here", form)
     refused = bench.run(bench.answers(), exit=2).last
-    assert (refused["code"], "slurm" in refused["hint"]) == ("no-launcher", True)
+    assert (refused["code"], "Slurm" in refused["hint"]) == ("no-launcher", True)
     assert bench.run_ids() == []
+
+
+def test_srun_starts_containers_in_jobs_of_firecrest_too() -> None:
+    """Behind FirecREST is a Slurm, which is how CSCS offers the Container Engine without ssh."""
+    words = load_batch_system("firecrest").launcher
+    assert find_launcher(Resources(), words, load_container("container-engine").launcher)[0] == "srun"
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ def test_tools_in_shifter_get_copies_of_inputs() -> None:
 def test_a_runtime_that_does_not_confine_the_tool_needs_consent(hibali: Any) -> None:
     bench = Bench(hibali, {**doing("cat [IN] >[OUT]"), "container-image": {"type": "docker", "image": "a/b"}})
     (hibali.home.state / "trust.jsonl").unlink()
-    for word in ("sarus", "shifter"):
+    for word in ("sarus", "shifter", "podman-hpc"):
         bench.add_local_site(f"at-{word}", word)
         refused = bench.run(bench.answers(), exit=8).last
         assert (refused["code"], refused["hint"].count("pipelines trust")) == ("not-trusted", 1)
