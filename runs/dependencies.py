@@ -12,7 +12,7 @@ from runs.model import UNSUCCESSFUL_STATES, Run, State
 from runs.outputs import Reference, find_output, referenced_runs
 from runs.poll import format_failure, update
 from runs.records import sweep_of, tasks_as_runs
-from runs.schedulers.base import JobSystem, Scheduler
+from runs.schedulers.base import BatchSystem, JobSystem
 from runs.script import Dependency
 from runs.site_session import SiteSession
 
@@ -38,7 +38,7 @@ def must_end_before(
         container: The container there.
         scheduler: The scheduler there.
     """
-    if not isinstance(scheduler, Scheduler):  # no service lets a job wait for another one
+    if not (isinstance(scheduler, BatchSystem) and scheduler.has_dependencies):
         return True
     copies = container.isolates and not container.binds_inputs
     if run.site != site.name or (copies and references):

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
 
-from hibali.config.kinds import kind_of
+from hibali.config.kinds import service_name
 from hibali.config.model import Site
 from hibali.errors import NotFoundError, TryLaterError
 from hibali.events import Listener, ignore
@@ -25,6 +25,7 @@ from runs.model import Run
 from runs.queue_places import QueuePlaces, count_queued
 from runs.schedulers.base import load_scheduler
 from runs.services.base import open_host as open_service_host
+from runs.services.base import service_at
 from runs.store import RunStore
 from transfers.remote.host import CommandResult, OnceResult, RemoteHost
 from transfers.remote.lending import lending
@@ -36,7 +37,7 @@ _REFUSALS = frozenset({"scheduler-busy", "scheduler-silent"})
 
 def open_limited_host(site: Site, on_event: Listener = ignore) -> RemoteHost:
     """Connect to a site's machine, and count each command there, or to its job service; the caller closes it."""
-    if kind_of(site).service:
+    if service_name(site):
         return cast("RemoteHost", open_service_host(site, on_event))
     return counted(open_host(site, on_event=on_event), site.name)
 
@@ -44,6 +45,13 @@ def open_limited_host(site: Site, on_event: Listener = ignore) -> RemoteHost:
 def counted(host: RemoteHost, site: str) -> RemoteHost:
     """Return the machine with each command counted."""
     return cast("RemoteHost", _Counted(host, site))
+
+
+def query_service(site: Site, host: RemoteHost) -> None:
+    """Query the job service that [scheduler] names, at a connected machine. Raises its errors."""
+    service = service_at(site, host)
+    with rate_limited(site.name), contextlib.closing(service):
+        service.find("hibali-check", "")
 
 
 @contextlib.contextmanager
@@ -224,7 +232,7 @@ def _used(site: Site, since: datetime, transferred: TransferredBytes) -> dict[st
 
 def _scheduler_programs(site: Site) -> frozenset[str]:
     """Return the programs of the site's scheduler; other commands are listed by name."""
-    if site.scheduler is None:
+    if site.scheduler is None or service_name(site):
         return frozenset()
     return frozenset(load_scheduler(site.scheduler.name).commands)
 

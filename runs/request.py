@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hibali.config.kinds import kind_of
+from hibali.config.kinds import service_name
 from hibali.config.model import ProxySettings, SchedulerSettings, Site
 from hibali.documents import canonical_digest
 from hibali.errors import UsageError
@@ -92,7 +92,7 @@ class ComputeSite:
 
 def compute_site(site: Site) -> ComputeSite:
     """Load the scheduler and the container of a site, or what its service has in their place."""
-    service = kind_of(site).service
+    service = service_name(site)
     if service:
         jobs = load_job_system(service)
         batch = isinstance(jobs, BatchSystem)

@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hibali.config.kinds import service_name
 from hibali.config.model import Site
 from hibali.documents import line_of_json
 from hibali.errors import AccessError, HibaliError, TryLaterError
 from hibali.events import Listener, ignore
 from hibali.files import read_regular, write_atomic
 from hibali.ledger import ledger_folder, now, seconds_of
+from runs.rate_limits import query_service
 from runs.site_commands import choosing, find_batch_systems, is_direct, programs_of
 from transfers.check import SiteReport, check_site
 from transfers.remote.host import KnowsPrograms, RemoteHost
@@ -56,7 +58,8 @@ def _order(problem: HibaliError) -> int:
 
 def check_and_record(site: Site, on_event: Listener = ignore) -> SiteReport:
     """Check a site as `hibali sites check` does, and record the outcome."""
-    report = check_site(site, programs_of(site), _note_batch_system if is_direct(site) else None, on_event)
+    check = _check_service if service_name(site) else _note_batch_system if is_direct(site) else None
+    report = check_site(site, programs_of(site), check, on_event)
     record_check(site, "sites check", report.problems)
     return report
 
@@ -68,6 +71,11 @@ def _note_batch_system(site: Site, host: RemoteHost, report: SiteReport) -> None
         report.facts["batch system"] = f"{program} is installed, but jobs would be processes on this host"
         report.advice.append(f"To submit jobs to {scheduler}: {choosing(site.name, scheduler)}")
         return
+
+
+def _check_service(site: Site, host: RemoteHost, report: SiteReport) -> None:
+    query_service(site, host)
+    report.facts["scheduler"] = f"{service_name(site)} answers"
 
 
 def record_check(site: Site, by: str, problems: Iterable[HibaliError]) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from hibali.config.model import Site
 from hibali.config.schema import Note, keys_of, read_table
 from hibali.errors import UsageError
-from hibali.plugins import load, plugin_names
+from hibali.plugins import built_in_names, load, plugin_names
 
 FOLDERS = ("roots", "default_root", "read_only")
 _REQUEST_LIMITS = ("requests", "connections")
@@ -184,6 +184,17 @@ BUILT_IN = {
 def kind_of(site: Site) -> StoreKind:
     """Return the kind of a site whose table was read."""
     return _kind_named(site.kind) or StoreKind()
+
+
+def service_name(site: Site) -> str:
+    """Return the job service of a site, a module of `runs.services`: that of its kind, or one that [scheduler] names; "" for none.
+
+    A machine can have a service that declares `settings`, its own keys of [scheduler].
+    """
+    kind, name = kind_of(site), site.scheduler.name if site.scheduler is not None else ""
+    if kind.service or not kind.has_machine or name not in built_in_names("runs.services"):
+        return kind.service
+    return name if getattr(load("runs.services", name).SYSTEM, "settings", None) is not None else ""
 
 
 def every_kind() -> dict[str, StoreKind]:

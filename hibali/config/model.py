@@ -717,7 +717,7 @@ class Site:
         table_of(GridftpSettings), default=None, doc="the GridFTP server"
     )
     scheduler: SchedulerSettings | None = setting(
-        plugin_table(SchedulerSettings, "runs.schedulers"),
+        plugin_table(SchedulerSettings, "runs.schedulers", "runs.services"),
         default=None,
         doc="the scheduler and defaults of jobs",
     )

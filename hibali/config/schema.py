@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, NamedTuple, TypeVar, dataclass_transform, get_args, overload
 
@@ -325,8 +325,8 @@ def table_of(declared: type[T]) -> Reader[T]:
     return lambda value, note: read_table(declared, value, note)
 
 
-def plugin_table(declared: type[T], package: str) -> Reader[T]:
-    """Read a table whose key `name` is that of a scheduler or container, which may declare further keys.
+def plugin_table(declared: type[T], *packages: str) -> Reader[T]:
+    """Read a table whose key `name` is that of a scheduler, service or container, which may declare further keys.
 
     These become the field `own`: an object of the class that is the `settings` of the scheduler or container. hibali's own ones
     are imported only if there are further keys, so that reading config.toml stays fast.
@@ -336,7 +336,7 @@ def plugin_table(declared: type[T], package: str) -> Reader[T]:
         common = keys_of(declared)
         mapping = value if isinstance(value, dict) else {}
         further = {name: each for name, each in mapping.items() if name not in common}
-        own = _declared_by(package, mapping.get("name"), needed=bool(further))
+        own = _declared_by(packages, mapping.get("name"), needed=bool(further))
         if own is None:
             return read_table(declared, value, note)
         values = {name: each for name, each in mapping.items() if name in common}
@@ -345,14 +345,16 @@ def plugin_table(declared: type[T], package: str) -> Reader[T]:
     return read
 
 
-def _declared_by(package: str, name: Any, *, needed: bool) -> type | None:
+def _declared_by(packages: Sequence[str], name: Any, *, needed: bool) -> type | None:
+    package = next((each for each in packages if name in built_in_names(each)), packages[0])
     if not isinstance(name, str) or not (needed or name not in built_in_names(package)):
         return None
     try:
         module = load(package, name)
     except UsageError:
         return None  # an unknown name is an error where the site is used
-    found = getattr(module, package.rpartition(".")[2].removesuffix("s").upper(), module)
+    made = "SYSTEM" if package == "runs.services" else package.rpartition(".")[2].removesuffix("s").upper()
+    found = getattr(module, made, module)
     return getattr(found, "settings", None)
 
 

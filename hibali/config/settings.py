@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn, get_args, get_origin, get_type_hints
 
 from hibali.amounts import duration_text
-from hibali.config.kinds import kind_of, read_site
+from hibali.config.kinds import kind_of, read_site, service_name
 from hibali.config.model import (
     BAD_SITE_NAME,
     REMOTE_NAME,
@@ -130,6 +130,8 @@ def _secret_variables(settings: Settings) -> set[str]:
     proxies = (site.proxy for site in settings.sites.values())
     names = {client.secret_variable for client in clients if client is not None}
     names |= {proxy.passphrase_variable for proxy in proxies if proxy is not None}
+    schedulers = (site.scheduler.own for site in settings.sites.values() if site.scheduler is not None)
+    names |= {name for own in schedulers for name in getattr(own, "secret_variables", ())}
     own = (site for site in settings.sites.values() if site.own is not None)
     names |= {name for site in own for name in kind_of(site).secret_variables(site)}
     return {name for name in names if name}
@@ -228,7 +230,7 @@ def require_built_for_runs(site: Site) -> None:
 
 def require_known_programs(site: Site) -> None:
     """Raise `UsageError` if this version does not support the scheduler or the container of the site."""
-    service = kind_of(site).service or None
+    service = service_name(site) or None
     scheduler = site.scheduler
     if scheduler is not None and scheduler.name != service and not has("runs.schedulers", scheduler.name):
         names = sorted({*plugin_names("runs.schedulers"), *filter(None, [service])})

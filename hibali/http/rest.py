@@ -105,6 +105,7 @@ class RestClient:
 
     policy: ClassVar[Policy] = Policy()
     headers: ClassVar[Mapping[str, str]] = {"Accept": "application/json"}
+    login_header = "Authorization"
 
     def __init__(
         self,
@@ -273,13 +274,13 @@ class RestClient:
         return response
 
     def _login_of(self, call: Call) -> dict[str, str]:
-        return {} if self._login is None or call.public else {"Authorization": self._login.header()}
+        return {} if self._login is None or call.public else {self.login_header: self._login.header()}
 
     def _renewed(self, response: Response, login: Mapping[str, str]) -> bool:
         """Return whether the service refused this login, and there is another one now."""
         if self._login is None or not login or not self._refused(response):
             return False
-        return self._login.renew(login["Authorization"])
+        return self._login.renew(login[self.login_header])
 
     def _redirected(self, call: Call, login: Mapping[str, str], *, kept: bool) -> Response:
         target = self._target(call)

@@ -83,7 +83,7 @@ def bad_directive(line: str, service: str, example: str) -> UsageError:
     )
 
 
-_MOST_SCRIPT = 4 * 1024 * 1024
+MOST_SCRIPT = 4 * 1024 * 1024
 
 
 class ServiceScheduler(ServiceSystem, BatchSystem):
@@ -93,6 +93,7 @@ class ServiceScheduler(ServiceSystem, BatchSystem):
     """
 
     has_arrays = False
+    has_dependencies = False
     holds: ClassVar[bool] = False  # whether a job can be created without being started
 
     def submit_argv(self, job: Job) -> tuple[str, ...]:
@@ -136,7 +137,7 @@ class Script:
 def script_of(job: ServiceJob, files: MachineFiles) -> Script:
     """Return the script of a job that `ServiceScheduler.submit_argv` described. Raises `NotFoundError`."""
     path = str(job.content["script"]).encode("utf-8", "surrogateescape")
-    content = files.read_small(path, _MOST_SCRIPT)
+    content = files.read_small(path, MOST_SCRIPT)
     if content is None:
         raise NotFoundError(
             "no-such-file", "the job script is not there", subject=f"{files.subject}:{printable(path)}"

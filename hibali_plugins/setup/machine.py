@@ -11,6 +11,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from hibali.amounts import format_size
+from hibali.config.kinds import service_name
 from hibali.config.model import ContainerSettings, Site, SshSettings
 from hibali.errors import AccessError, HibaliError, IncompleteError, NotFoundError, TryLaterError, UsageError
 from hibali.events import Listener
@@ -38,7 +39,7 @@ from runs.doctor_steps import StepList
 from runs.launch import launch
 from runs.model import Run, State
 from runs.poll import update
-from runs.rate_limits import rate_limited
+from runs.rate_limits import query_service, rate_limited
 from runs.request import JobOptions, Request, Workload, compute_site
 from runs.schedulers.base import Resources, Scheduler, load_scheduler
 from runs.site_commands import SiteCommands, choosing, find_batch_systems
@@ -426,6 +427,10 @@ def _check_scheduler(checks: StepList, site: Site, host: RemoteHost) -> None:
         checks.skip(["scheduler"], "none is configured, and without an agent no program can be started")
         return
     try:
+        if service_name(site):
+            query_service(site, host)
+            checks.ok("scheduler", f"{name} answers")
+            return
         scheduler = load_scheduler(name)
         for program, found in _which(host, scheduler.programs).items():
             if found is None:

@@ -236,12 +236,14 @@ class BatchSystem(JobSystem):
         launcher: The default command that starts several tasks of a job.
         variables: The environment variables that identify a job.
         has_arrays: Whether one job can have several tasks.
+        has_dependencies: Whether a job can wait for other ones (`Job.after`).
     """
 
     settings: ClassVar[type | None] = None
     launcher: ClassVar[tuple[str, ...]] = ()
     variables: ClassVar[JobVariables] = JobVariables()
     has_arrays: ClassVar[bool] = True
+    has_dependencies: ClassVar[bool] = True
 
     @abstractmethod
     def directives(self, resources: Resources) -> tuple[str, ...]:

@@ -61,7 +61,7 @@ _PHASES = {
     "TIMEOUT": Phase.KILLED,
 }
 
-_SUBMITTING = Submitting(
+SUBMITTING = Submitting(
     program="sbatch",
     system="Slurm",
     # The controller may have received the request although sbatch got no valid reply: of the errors "unable to contact
@@ -170,7 +170,7 @@ class Slurm(Scheduler):
             "--no-requeue",
             f"--job-name={job.name}",
             f"--chdir={folder}",
-            f"--output={_log_path(folder)}",
+            f"--output={log_path(folder)}",
             "--open-mode=append",
             *options,
             job.script,
@@ -178,7 +178,7 @@ class Slurm(Scheduler):
 
     def read_submit(self, finished: CommandResult) -> SubmitResult:
         """Parse the last line that is an id, because sites print messages around it."""
-        return _SUBMITTING.read(finished, _last_id(finished.stdout))
+        return SUBMITTING.read(finished, _last_id(finished.stdout))
 
     def status_argv(self, jobs: Sequence[str]) -> tuple[str, ...]:
         """Return the query, written only with characters that a forced-command wrapper accepts (S7).
@@ -228,7 +228,7 @@ class Slurm(Scheduler):
             except ValueError:
                 return None
             return max(0.0, (start - now).total_seconds())
-        result = _SUBMITTING.read(finished, None)
+        result = SUBMITTING.read(finished, None)
         if isinstance(result, NotSubmitted):
             raise result.error
         return None
@@ -257,7 +257,7 @@ class Slurm(Scheduler):
             "sacct",
             "--noheader",
             "--parsable2",
-            f"--starttime={_day_before(since)}",
+            f"--starttime={day_before(since)}",
             chosen,
             "--format=JobID,State,ExitCode,TotalCPU,MaxRSS,ReqMem",
         )
@@ -290,7 +290,7 @@ class Slurm(Scheduler):
                     status = replace(status, phase=Phase.KILLED, reason=f"signal {code[2:]}")
                 found[job] = replace(status, cpu_seconds=_seconds_of(cpu))
                 requested[job] = _bytes_of(limit.rstrip("n"))  # of a node; of a core it ends with c
-        explained = {job: _with_memory(each, requested[job]) for job, each in found.items()}
+        explained = {job: explain_memory(each, requested[job]) for job, each in found.items()}
         return explained if found or not lines else None
 
     def cancel_argv(self, job: str) -> tuple[str, ...]:
@@ -315,7 +315,7 @@ class Slurm(Scheduler):
         return ("scontrol", "release", job)
 
 
-def _log_path(folder: str) -> str:
+def log_path(folder: str) -> str:
     """Return the path of the log for `--output`: Slurm reads `%` and backslashes also in the folder of a relative path.
 
     sbatch(1), "filename pattern": `%%` is a percent sign, and a backslash ends all replacements and quotes what follows.
@@ -344,7 +344,7 @@ def _leading(identifier: str) -> str | None:
     return job if component in {"", "0"} else None
 
 
-def _with_memory(status: Status, requested: int | None) -> Status:
+def explain_memory(status: Status, requested: int | None) -> Status:
     """Name the memory as the reason of a job that was killed for it: by control groups, or by Slurm itself (OverMemoryKill)."""
     used = status.memory_bytes
     killed = status.native == "FAILED" and status.phase is Phase.KILLED
@@ -404,7 +404,7 @@ def _as_time(seconds: int) -> str:
     return f"{days}-{hours:02}:{minutes:02}:{remainder:02}"
 
 
-def _day_before(day: str) -> str:
+def day_before(day: str) -> str:
     """Return the date before `day`; `day` itself if it is no date."""
     try:
         return f"{date.fromisoformat(day) - timedelta(days=1)}"

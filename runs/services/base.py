@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NoReturn, Protocol, cast
 
-from hibali.config.kinds import kind_of
+from hibali.config.kinds import service_name
 from hibali.config.model import Site
 from hibali.errors import HibaliError, NotFoundError, UsageError
 from hibali.events import Listener, ignore
@@ -321,8 +321,14 @@ def service_of(host: RemoteHost) -> JobService:
 
 def open_host(site: Site, on_event: Listener = ignore) -> HasService:
     """Connect to the job service of a site; the caller closes it."""
-    module = load("runs.services", kind_of(site).service)
+    module = load("runs.services", service_name(site))
     found: HasService = module.open_host(site, on_event)
+    return found
+
+
+def service_at(site: Site, host: RemoteHost, on_event: Listener = ignore) -> JobService:
+    """Return the job service that [scheduler] names, at a connected machine; the caller closes it."""
+    found: JobService = load("runs.services", service_name(site)).service_at(site, host, on_event)
     return found
 
 
