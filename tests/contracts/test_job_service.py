@@ -187,8 +187,11 @@ def test_a_tool_or_input_that_is_missing_is_named(tools: ToolService, backend: B
 
 
 def test_what_a_service_cannot_do_is_refused(service: JobService, host: ServiceHost) -> None:
-    with pytest.raises(UsageError, match=r"no machine|only jobs"):
-        host.run(["true"])
+    if service.name == "slurmrestd":  # its host is a machine
+        assert host.run(["true"]).exit_code == 0
+    else:
+        with pytest.raises(UsageError, match=r"no machine|only jobs"):
+            host.run(["true"])
     if not service.facts.holds:
         with pytest.raises(UsageError, match="start a job later"):
             service.start("1")

@@ -35,6 +35,7 @@ from tests.services.processes import MARK, MissingPackageError, ServiceError, en
 from tests.services.session import REPOSITORY, end_session, ensure, new_session
 from tests.services.sge import GridEngine
 from tests.services.slurm import Slurm
+from tests.services.slurmrestd import SlurmrestdRelay
 from tests.services.sshd import SshServer
 from tests.services.unicore import Unicore
 from tests.services.webdav import DavServer
@@ -577,6 +578,24 @@ def firecrest(slurm: Slurm, oidc: Oidc, object_store: Buckets, tmp_path: Path) -
     yield double
     double.close()
     assert double.refused == []
+
+
+@pytest.fixture
+def slurmrestd(slurm: Slurm, hibali_home: HibaliHome) -> Iterator[SlurmrestdRelay]:
+    """Return slurmrestd behind a relay: `.url`, `.home`, `.settings()`, `.jobs`, `.fail(...)`."""
+    relay = SlurmrestdRelay(_server("slurmrestd"), slurm, hibali_home.home)
+    yield relay
+    relay.close()
+
+
+@pytest.fixture
+def slurmrestd_with_accounting(
+    slurm_with_accounting: Slurm, hibali_home: HibaliHome
+) -> Iterator[SlurmrestdRelay]:
+    """Return the same before Slurm with slurmdbd; tests with it are `heavy`."""
+    relay = SlurmrestdRelay(_server("slurmrestd-accounting"), slurm_with_accounting, hibali_home.home)
+    yield relay
+    relay.close()
 
 
 @pytest.fixture

@@ -30,6 +30,7 @@ from tests.services.processes import MissingPackageError, ServiceError, end_all,
 from tests.services.rclone_s3 import start_rclone_s3
 from tests.services.sge import GridEngine, start_sge
 from tests.services.slurm import Node, Slurm, start_slurm
+from tests.services.slurmrestd import Slurmrestd, start_slurmrestd
 from tests.services.sshd import (
     SshServer,
     start_certificate_sshd,
@@ -76,6 +77,15 @@ SERVICES: dict[str, tuple[type, Start]] = {
     ),
     "slurm": (Slurm, start_slurm),
     "slurm-accounting": (Slurm, lambda session, folder: start_slurm(session, folder, accounting=True)),
+    **{
+        f"slurmrestd{more}": (
+            Slurmrestd,
+            lambda session, folder, more=more: start_slurmrestd(
+                session, folder, ensure(session, f"slurm{more}")
+            ),
+        )
+        for more in ("", "-accounting")
+    },
     "slurm-two-nodes": (
         Slurm,
         lambda session, folder: start_slurm(

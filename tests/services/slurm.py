@@ -82,6 +82,9 @@ def start_slurm(
     conf = folder / "slurm.conf"
     known = {**server_environment(session), "SLURM_CONF": str(conf)}
     munge = _start_munge(session, folder)
+    key = folder / "jwt.key"  # of the tokens of slurmrestd
+    key.touch(mode=0o600)
+    key.write_bytes(secrets.token_bytes(32))
     controller, ports = free_port(), [free_port() for _ in nodes]
     storage = "AccountingStorageType=accounting_storage/none\n"
     if accounting:
@@ -164,6 +167,8 @@ SlurmUser={me}
 SlurmdUser={me}
 AuthType=auth/munge
 AuthInfo=socket={munge}
+AuthAltTypes=auth/jwt
+AuthAltParameters=jwt_key={folder}/jwt.key
 CredType=cred/munge
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool/%n

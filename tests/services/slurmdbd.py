@@ -27,6 +27,8 @@ def start_slurmdbd(session: Path, folder: Path, munge: Path) -> int:
     conf.touch(mode=0o600)
     conf.write_text(f"""AuthType=auth/munge
 AuthInfo=socket={munge}
+AuthAltTypes=auth/jwt
+AuthAltParameters=jwt_key={folder}/jwt.key
 DbdHost=localhost
 DbdAddr=127.0.0.1
 DbdPort={port}

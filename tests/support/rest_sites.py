@@ -13,6 +13,7 @@ from tests.services import iri
 from tests.services.oidc import Oidc
 
 SERVICES = ("unicore", "firecrest", "iri")
+JOB_SERVICES = (*SERVICES, "slurmrestd")  # of which the last one has no files
 NAME = "far"  # of the site
 
 
@@ -49,10 +50,12 @@ class RestSite:
 
     def table(self, *, device: bool = False) -> str:
         """Return the TOML of the site below `[sites.far]`."""
+        limits = f'[sites.{NAME}.limits]\npoll = "1s"\nsettling = "3s"\nreconnect = "0s"\n'
+        if self.service == "slurmrestd":
+            return f'kind = "local"\n[sites.{NAME}.scheduler]\n{self.double.settings()}{limits}'
         return (
             f'kind = "{self.service}"\n[sites.{NAME}.{self.service}]\nurl = "{self.double.url}"\n{self.more}'
-            f"{self.oidc.settings(device=device)}[sites.{NAME}.limits]\n"
-            'requests = 2000\npoll = "1s"\nsettling = "3s"\nreconnect = "0s"\n'
+            f"{self.oidc.settings(device=device)}{limits}requests = 2000\n"
         )
 
     def created(self) -> Counter[str]:
@@ -75,6 +78,17 @@ def open_site(request: pytest.FixtureRequest, service: str) -> RestSite:
             download=("POST", ".*/transfer/download"),
             part_mib=16,
             more='system = "daint"\n',
+        )
+    if service == "slurmrestd":
+        return RestSite(
+            "slurmrestd",
+            double,
+            oidc,
+            submit=("POST", f"{double.api}/job/submit"),
+            poll=f"{double.api}/jobs?(/.*)?",
+            upload=("", ""),
+            download=("", ""),
+            part_mib=0,
         )
     if service == "iri":
         return iri_site(double, oidc)

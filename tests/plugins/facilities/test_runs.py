@@ -12,7 +12,7 @@ import pytest
 
 from tests.end_to_end.run_tools import Bench
 from tests.services import rest
-from tests.support.rest_sites import NAME, SERVICES, RestSite, open_site
+from tests.support.rest_sites import JOB_SERVICES, NAME, RestSite, open_site
 
 KILLS = int(os.environ.get("HIBALI_REST_KILLS", "3"))  # 100 for the figures of the closing notes
 
@@ -27,7 +27,7 @@ class Place:
         self.bench.add_site(NAME, site.table())
 
 
-@pytest.fixture(params=[pytest.param(each, marks=pytest.mark.heavy) for each in SERVICES])
+@pytest.fixture(params=[pytest.param(each, marks=pytest.mark.heavy) for each in JOB_SERVICES])
 def place(request: pytest.FixtureRequest) -> Place:
     site = open_site(request, request.param)  # sets variables that hibali inherits
     return Place(request.getfixturevalue("hibali"), site)

@@ -38,7 +38,7 @@ _LONGEST_LIFE = 7 * 86400.0  # a service that promises more is not believed
 
 
 def read_token(text: bytes) -> str:
-    """Return a token: the first line, or of JSON the member `token` or `access_token`.
+    """Return a token: the first line, also as `scontrol token` prints it, or of JSON the member `token` or `access_token`.
 
     Raise ValueError without any of the text.
     """
@@ -52,7 +52,7 @@ def read_token(text: bytes) -> str:
         if not isinstance(value, str):
             raise ValueError("its output has neither a token nor an access_token")
         found = value.encode("utf-8", "replace")
-    line = found.partition(b"\n")[0].strip()
+    line = found.partition(b"\n")[0].strip().removeprefix(b"SLURM_JWT=")
     if not line or len(line) > _LONGEST or not all(0x21 <= byte <= 0x7E for byte in line):
         raise ValueError("its output is not a token: one line of ASCII without spaces")
     return line.decode("ascii")

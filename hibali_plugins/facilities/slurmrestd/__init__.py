@@ -1,0 +1,1 @@
+"""Run jobs through Slurm's REST API, at a site whose files are reached by ssh or are on this machine."""
