@@ -329,7 +329,7 @@ def forwarded_variables(task: Task, each: str) -> str:
     """Return shell lines that pass the variables known only inside the job, formatted by `each`; "" if none.
 
     Each has `$name` and `$value`. A clean environment (S10) lacks them, and then a task would know neither
-    its number nor its GPUs. Of programs only env is used, because the lines can run in an image.
+    its number nor its GPUs. Of programs only env is used, because the lines can run in an image; their values have one line.
     """
     launched = (*_LAUNCHED, *task.launched) if task.tasks > 1 else ()
     wanted = (*launched, *(_GPU_VARIABLES if task.gpus else ()))
@@ -343,8 +343,8 @@ set -f
 for line in $(env); do
   name=${{line%%=*}}
   case $name in *[!A-Za-z0-9_]*) continue ;; {"|".join(wanted)}) ;; *) continue ;; esac
-  eval "value=\\${{$name-}} known=\\${{$name+yes}}"
-  [ -z "$known" ] || {each}
+  value=${{line#*=}}
+  {each}
 done
 unset IFS
 set +f
