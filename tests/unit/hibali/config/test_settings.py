@@ -45,7 +45,7 @@ roots = { project = "/p/project1/x", scratch = "$SCRATCH/x", archive = "/arch/x"
 read_only = ["archive"]
 [sites.juwels.ssh]
 host = "juwels"
-data_host = "judac"
+data_hosts = ["judac01", "judac02"]
 command = ["gsissh", "-p", "2222"]
 auth = "gsi"
 transport = "sftp"
@@ -71,6 +71,7 @@ connections = 8
 name = "slurm"
 account = "brain"
 partition = "batch"
+transfer_partition = "xfer"
 time = "01:00:00"
 directives = ["--mail-type=NONE"]
 prologue = ["module load Apptainer"]
@@ -139,7 +140,16 @@ def test_every_key_of_the_contract_is_read() -> None:
         roots={"project": "/p/project1/x", "scratch": "$SCRATCH/x", "archive": "/arch/x"},
         read_only=("archive",),
         ssh=SshSettings(
-            "juwels", "judac", ("gsissh", "-p", "2222"), "gsi", "sftp", "python3.9", 2, 4, persist_seconds=0
+            "juwels",
+            None,
+            ("judac01", "judac02"),
+            ("gsissh", "-p", "2222"),
+            "gsi",
+            "sftp",
+            "python3.9",
+            2,
+            4,
+            persist_seconds=0,
         ),
         reached_from={
             "jureca": Reached("me@juwels-data", 2222, ("ssh", "-i", "key")),
@@ -151,6 +161,7 @@ def test_every_key_of_the_contract_is_read() -> None:
             "slurm",
             "brain",
             "batch",
+            "xfer",
             "01:00:00",
             ("--mail-type=NONE",),
             ("module load Apptainer",),
