@@ -33,7 +33,7 @@ from hibali.http.login import Authorization
 from hibali.http.rest import SAFE, Call, RestClient
 from hibali.request_limits import RequestLimit
 from hibali.text import printable
-from hibali_plugins.facilities.slurmrestd.records import Record, error_in
+from hibali_plugins.facilities.slurmrestd.records import Record, error_in, number_of, within
 from hibali_plugins.facilities.slurmrestd.settings import SlurmrestdSettings
 from runs.schedulers.base import NotSubmitted
 from runs.schedulers.slurm import SUBMITTING
@@ -45,9 +45,9 @@ _MOST_LISTING = 256 * 1024 * 1024  # all jobs of a large cluster, or the descrip
 _URL_VERSION = re.compile(r"/slurm/(?:.*/)?v0\.0\.([0-9]{1,4})(?:/|\Z)")
 _OFFERED = re.compile(r"/slurm/v0\.0\.([0-9]{1,4})/job/submit/?")
 # SLURM_PROTOCOL_AUTHENTICATION_ERROR and ESLURM_AUTH_* (slurm_errno.h)
-_AUTHENTICATION = frozenset({1007, *range(6000, 6010)})
+_AUTHENTICATION = frozenset({1007, *range(6000, 6020)})
 _SILENT = frozenset({-1, 5005})  # SLURM_ERROR, SLURM_PROTOCOL_SOCKET_ZERO_BYTES_SENT
-_ACCESS_DENIED, _INVALID_JOB, _NOTHING_FOUND = 2002, 2017, 9003
+_ACCESS_DENIED, _INVALID_JOB, _ALREADY_DONE, _NOTHING_FOUND = 2002, 2017, 2021, 9003
 _REFUSALS = range(2000, 3000)  # of slurmctld
 _SUBMIT = "/job/submit"
 _EARLY_SECONDS = 60.0  # before a token expires, by this machine's clock, another one is obtained
@@ -185,9 +185,14 @@ class SlurmrestdClient:
     def cancel(self, job: str) -> None:
         """End a job, or the tasks of an array; an ended or unknown one is no failure."""
         try:
-            self._rest.repeat(self._call("DELETE", job))
+            response = self._rest.repeat(self._call("DELETE", job))
         except NotFoundError:
             return
+        found = self._rest.record_of(response).get("status")  # of each job, in later versions with status 200
+        for each in found if isinstance(found, list) else ():
+            number, reason = number_of(within(each, "error", "code")) or 0, within(each, "error", "string")
+            if number in _REFUSALS and number not in {_INVALID_JOB, _ALREADY_DONE}:
+                raise self._refusal(number, printable(str(reason)))
 
     def release(self, job: str) -> None:
         """Release a job that is on hold."""
@@ -222,11 +227,12 @@ class SlurmrestdClient:
             return found.error if isinstance(found, NotSubmitted) else None
         if number == _INVALID_JOB:
             return NotFoundError("vanished", "there is no such job", subject=self.subject)
+        return self._refusal(number, reason) if number in _REFUSALS else None
+
+    def _refusal(self, number: int, reason: str) -> HibaliError:
         if number == _ACCESS_DENIED:
             return AccessError("denied", f"Slurm denied access: {reason}", subject=self.subject)
-        if number in _REFUSALS:
-            return IncompleteError("refused-by-server", f"Slurm refused it: {reason}", subject=self.subject)
-        return None
+        return IncompleteError("refused-by-server", f"Slurm refused it: {reason}", subject=self.subject)
 
     def _silent(self, call: Call, reason: str) -> HibaliError | None:
         """Return the error for a failure for which Slurm gave no reason; None if it leaves open whether a job was created."""
