@@ -84,6 +84,7 @@ def test_every_option_sets_its_key(hibali: Any) -> None:
     assert site["ssh"] | {"auth": "ssh", "python": "python3", "persist_seconds": 600} == {
         "host": "h",
         "data_host": "d",
+        "data_hosts": [],
         "command": ["gsissh", "-p", "2 2"],
         "transport": "agent",
         "logins": 2,
