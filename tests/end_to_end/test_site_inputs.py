@@ -127,6 +127,16 @@ def test_outputs_are_collected_at_the_site(hibali: Any, ssh_server: Any, site: s
     assert (receipt["bytes_moved"], receipt["bytes_sent"], receipt["mover"]) == (3_000_000, 0, "direct")
 
 
+def test_outputs_of_a_sweep_are_collected_at_the_site(archive: tuple[Bench, Path]) -> None:
+    """They get other names there: each task has a folder of its own."""
+    bench, folder = archive
+    words = ("--param", "say=one,two", "--wait", "--collect", "far:@archive/results")
+    answer = bench.run(bench.answers(), *words, "--new", exit=0)
+    (receipt,) = [line for line in answer.lines if line["kind"] == "receipt"]
+    assert (receipt["files_moved"], receipt["bytes_sent"]) == (2, 0)
+    assert len([path for path in (folder / "results").rglob("out.txt") if path.stat().st_size]) == 2
+
+
 @pytest.mark.heavy
 @pytest.mark.skipif(os.geteuid() != 0, reason="hiding a folder from a node needs root")
 def test_a_node_that_truly_lacks_the_root_gets_its_input_and_the_archive_its_output(
