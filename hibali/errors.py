@@ -141,7 +141,7 @@ class RefusedError(HibaliError):
     exit = Exit.REFUSED
 
 
-_LOST = frozenset({"connection-lost", "cpu-limit", "stalled", "unreachable"})
+_LOST = frozenset({"connection-lost", "cpu-limit", "peer-lost", "stalled", "unreachable"})
 
 
 def is_lost(problem: BaseException) -> bool:

@@ -110,7 +110,7 @@ def resources_from(values: Mapping[str, Any]) -> "Resources":
         if values[name] is not None:
             check_plain(values[name], name)
     for text in values["directives"]:
-        check_directive(text)
+        check_directive(text, components=True)
     return Resources(
         memory_megabytes=values["memory"],
         seconds=values["time"],

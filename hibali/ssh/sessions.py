@@ -410,12 +410,12 @@ class Login:
         return subprocesses.run(argv, timeout=15).exit_code == 0
 
     def _log_in_first(self) -> None:
-        self._forget_further_refusal()
+        self.forget_further_refusal()
         self._shared_path("address").unlink(missing_ok=True)
         stderr = self._log_in()
         write_address(self._shared_path("address"), address_of_login(stderr))
 
-    def _forget_further_refusal(self) -> None:
+    def forget_further_refusal(self) -> None:
         """Allow further logins again, unless one of this call was refused just before."""
         refused = self._shared_path("refused")
         with contextlib.suppress(FileNotFoundError):

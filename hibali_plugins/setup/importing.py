@@ -12,7 +12,7 @@ import click
 from hibali.config.edit import Change, add_site, plan_site, render_site
 from hibali.config.model import Site
 from hibali.config.settings import Settings
-from hibali.errors import NotFoundError, RefusedError
+from hibali.errors import NotFoundError, RefusedError, UsageError
 from hibali.http.fetch import fetch
 from hibali.plugins import find
 from hibali.subprocesses import has_terminal
@@ -67,6 +67,10 @@ def _find_in_profile(settings: Settings, request: ImportRequest, ask: Ask | None
     kind, colon, name = request.source.partition(":")
     profiles = find("hibali.profiles", kind) if colon else None
     if profiles is None:
+        if request.values:
+            raise UsageError(
+                "usage", "--value is for profiles of centres, as in centre:jsc", subject="--value"
+            )
         found = sources.read_profile(_read(settings, request.source), subject)
     else:
         pairs = (each.partition("=") for each in request.values)

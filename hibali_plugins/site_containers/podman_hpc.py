@@ -45,7 +45,7 @@ class PodmanHpc(Podman):
         """Find the image by id, digest or name."""
         try:
             listed = [each for each in json.loads(finished.stdout or b"[]") if _is_called(each, name)]
-        except (ValueError, TypeError, AttributeError, RecursionError):
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
             return read_inspected(self.name, finished)
         if not listed and finished.exit_code == 0:
             return None

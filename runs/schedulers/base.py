@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -416,13 +416,14 @@ def task_number(text: str) -> int | None:
     return number if 0 <= number <= MOST_TASKS else None
 
 
-_DIRECTIVE = re.compile(r"--?[A-Za-z][ -~]*|hetjob")  # the one without a dash is between Slurm's components
+_DIRECTIVE = re.compile(r"--?[A-Za-z][ -~]*")
+NEXT_COMPONENT = "hetjob"  # the one directive without a dash: between components of a job of Slurm
 _PLAIN = re.compile(r"[A-Za-z0-9_.,@:+=/%-]+")
 
 
-def check_directive(text: str) -> str:
-    """Return a site's directive if it is one printable line with an option; raises `UsageError` (S9)."""
-    if not _DIRECTIVE.fullmatch(text):
+def check_directive(text: str, *, components: bool = False) -> str:
+    """Return a directive if it is one printable line with an option, or with `components` what begins one; raises `UsageError` (S9)."""
+    if not (_DIRECTIVE.fullmatch(text) or (components and text == NEXT_COMPONENT)):
         raise UsageError(
             "bad-directive",
             "a directive must be one line of printable ASCII that starts with a dash",
@@ -430,6 +431,14 @@ def check_directive(text: str) -> str:
             hint="Correct --directive, or `directives` in the site's [scheduler] table.",
         )
     return text
+
+
+def with_first_component(directives: Sequence[str], more: Iterable[str]) -> tuple[str, ...]:
+    """Return the lines with `more` for the component that runs the script: before the first other one begins."""
+    end = next(
+        (at for at, line in enumerate(directives) if line.endswith(f" {NEXT_COMPONENT}")), len(directives)
+    )
+    return (*directives[:end], *more, *directives[end:])
 
 
 def check_plain(text: str, label: str) -> str:

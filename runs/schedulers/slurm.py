@@ -148,7 +148,7 @@ class Slurm(Scheduler):
             options.append(f"--cpus-per-task={resources.cores:d}")
         if resources.memory_megabytes is not None:
             options.append(f"--mem={resources.memory_megabytes:d}M")
-        options += [check_directive(text) for text in resources.directives]
+        options += [check_directive(text, components=True) for text in resources.directives]
         return tuple(f"#SBATCH {option}" for option in options)
 
     def submit_argv(self, job: Job) -> tuple[str, ...]:

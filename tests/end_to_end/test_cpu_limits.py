@@ -53,7 +53,7 @@ def test_a_transfer_continues_with_a_new_agent(
     there = limited(ulimit)
     tree = many_files(300, 20_000)
     make_tree(tmp_path / "here", tree)
-    process = hibali.start("push", tmp_path / "here", f"far:{there}", "--json", "--bwlimit", "3M")
+    process = hibali.start("push", tmp_path / "here", f"far:{there}", "--json", "--bwlimit", "1M")
     wait_for(lambda: sum(path.is_file() for path in there.rglob("[!.]*")) > 20)
     os.kill(json.loads((there / ".hibali/lock").read_text())["pid"], signal.SIGXCPU)
     assert process.wait(120) == 0

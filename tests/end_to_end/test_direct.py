@@ -346,6 +346,27 @@ def test_the_bytes_stay_at_the_site(sites: Sites, target: str) -> None:
     assert (receipt["mover"], receipt["proof_moved"], receipt["bytes_sent"]) == ("direct", "digest", 0)
 
 
+@pytest.mark.heavy
+def test_the_command_goes_on_after_the_writing_agent_died(sites: Sites) -> None:
+    config = Path(sites.hibali.home.config)
+    config.write_text(config.read_text().replace('reconnect = "0s"', 'reconnect = "10m"'))
+    tree = many_files(300, 20_000)
+    sites.make(tree)
+    process = sites.hibali.start("sync", "north:data", "north:copy", "--json", "--bwlimit", "1M")
+    copied = sites.north.at("copy")
+    wait_for(lambda: sum(path.is_file() for path in copied.rglob("[!.]*")) > 20)
+    agents = [pid for pid, _ in _processes(sites.north)]
+    (writer,) = [pid for pid in agents if _parent_of(pid) in agents]
+    os.kill(writer, signal.SIGKILL)
+    assert process.wait(120) == 0, (sites.hibali.home.folder / "0.err").read_text()
+    assert read_tree(copied) == tree
+    assert not (copied / ".hibali").exists()
+
+
+def _parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="another boot id needs root")
 def test_another_machine_sees_the_files_at_another_path(hibali: Any, tmp_path: Path) -> None:
     """As two systems of one centre that mount one filesystem; what only one of them has passes through this machine."""

@@ -191,8 +191,10 @@ def common_folder(one: Identity, other: Identity) -> Optional[Tuple[int, int]]:
 
 def sees_folder(one: Identity, other: Identity) -> bool:
     """Return whether the path of `one` passes the innermost existing folder of `other`, whose change time may have changed."""
-    ones, others = ([[folder[1], *folder[3:]] for folder in each["folders"]] for each in (one, other))
-    return len(others) > 1 and others[-1] in ones  # all machines have the same `/`
+    ones, others = ([[folder[1], *folder[3:]] for folder in each["folders"][1:]] for each in (one, other))
+    if other["missing"] == 0 and one["missing"] != 0:
+        return False
+    return bool(others) and others[-1] in ones  # below `/`, which is alike on all machines
 
 
 def _by_folders(one: Identity, other: Identity) -> Optional[str]:

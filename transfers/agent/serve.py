@@ -66,11 +66,16 @@ def _watch_cpu_limit() -> None:
     if soft == hard:
         soft -= min(5, soft // 2)
         resource.setrlimit(resource.RLIMIT_CPU, (soft, hard))
-    # blocked in all threads, because Python handles signals only when its first thread runs
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGXCPU])
+    # Python runs a handler only once its first thread runs, but writes the signal's number at once; programs that this
+    # one starts do not inherit a handler, as they would a mask (signal(7))
+    arrived, wakes = os.pipe()
+    os.set_blocking(wakes, False)
+    signal.set_wakeup_fd(wakes)
+    signal.signal(signal.SIGXCPU, lambda *_: None)
 
     def stop() -> None:
-        signal.sigwait([signal.SIGXCPU])
+        while os.read(arrived, 1) != bytes([signal.SIGXCPU]):
+            pass
         limit = hard if hard != resource.RLIM_INFINITY else soft
         os.write(2, "a process may use {} s of CPU time at this host\n".format(limit).encode("ascii"))
         os._exit(protocol.CPU_LIMIT)

@@ -27,15 +27,18 @@ class DirectReceiver(Receiver[Unit]):
         root: bytes,
         token: str,
         *,
+        required: bool,
         read_as: Callable[[bytes], bytes] | None,
         passed: Callable[[Unit], None],
     ) -> None:
         """`connection` leads to the source's agent and through it to the target's, where `token` identifies our lock at `root`.
 
-        `read_as` returns the source's name of a file, if it has another one there; `passed` is called for each unit that arrived.
+        `read_as` returns the source's name of a file, if it has another one there; `required` tells
+        whether the user chose this way; `passed` is called for each unit that arrived.
         """
         super().__init__(connection, root, lambda: MOST_BYTES)
         self._token = token
+        self._required = required
         self._read_as = read_as
         self._passed = passed
         self._units: dict[int, Unit] = {}
@@ -132,7 +135,7 @@ class DirectReceiver(Receiver[Unit]):
             self._forward({"do": "start_receiving", "token": self._token, "digests": True})
             reply = next(self._control.replies_to("start_receiving"))
         except HibaliError as problem:
-            if problem.code not in _WRONG_TARGET_CODES:
+            if not self._required or problem.code not in _WRONG_TARGET_CODES:
                 raise
             raise UsageError(
                 "another-place",

@@ -348,6 +348,10 @@ class PosixStore(Store):
             raise NotFoundError("vanished", "it does not exist", subject=problem.subject) from None
         return True
 
+    def become_target(self) -> None:
+        """See Store."""
+        self._channels.written = True
+
     def make_root(self) -> None:
         """See Store."""
         self._seen = None
@@ -719,7 +723,6 @@ class PosixStore(Store):
     def lock(self, operation: str, *, make: bool = False) -> PosixLock:
         """See Store."""
         requests = [self._holding.lock_request(operation)]
-        self._channels.written = True
         root = protocol.text_of(self.root_path)
         if self._connection.root_of is not self:
             self._connection.root_of = None
@@ -835,6 +838,7 @@ class PosixStore(Store):
     def reconnect(self, *, anew: bool) -> None:
         """See Store."""
         connection, channels = self._connect_again()
+        channels.written = self._channels.written
         self._disconnected, self._connection, self._channels = False, connection, channels
         self._listing_ahead = False
         reply = connection.replies()[0]
@@ -842,7 +846,6 @@ class PosixStore(Store):
             raise connection.broken("opened another folder than before")
         self._seen = self._parse_root_state(reply)
         if self._holding.held:
-            channels.written = True
             self._holding.reacquire(connection, self._opening(), anew=anew)
             connection.root_of = self
         self._returns += self._was_lost

@@ -111,16 +111,26 @@ def lost_after_login(problem: TryLaterError) -> TryLaterError:
 
 
 def _numbered_logins(site: Site, on_event: Listener) -> list[Login]:
-    """Return the site's logins, which its hosts for bulk data take in turn; of a worker only its own at each."""
+    """Return the site's logins, which its hosts for bulk data take in turn; of a worker only its own at each.
+
+    The logins to all but the first host are further ones: they are not retried, and none follows a refusal.
+    """
     settings = site.ssh
     if settings is None:
         raise UsageError("not-an-ssh-site", "this site has no ssh table", subject=site.name)
     own = worker_login(settings.logins)
     return [
-        Login(settings, site.limits, host=host, on_event=on_event, number=number, may_prompt=False)
+        Login(
+            settings, site.limits, host=host, on_event=on_event, number=number + bool(place), may_prompt=False
+        )
         for number in (range(settings.logins) if own is None else (own,))
-        for host in settings.bulk_hosts
+        for place, host in enumerate(settings.bulk_hosts)
     ]
+
+
+def _to_first_host(logins: list[Login]) -> list[Login]:
+    """Return the logins that need no other host for bulk data; those to others are made when a transfer needs them."""
+    return [login for login in logins if login.host == logins[0].host]
 
 
 def _begin(site: Site, logins: list[Login]) -> None:
@@ -196,7 +206,7 @@ class _SiteLogins:
         site, settings = self._site, self._site.ssh
         assert settings is not None
         since = time.time()
-        _begin(site, self._further)
+        _begin(site, _to_first_host(self._further))
         lent = borrow(site, Connection, bulk=True)
         if lent is not None:
             lent.post("inspect", path=protocol.text_of(inspect_path))
@@ -205,9 +215,12 @@ class _SiteLogins:
             connection, self._logins = connect(
                 site, bulk=True, inspect_path=inspect_path, on_event=self._on_event, since=since
             )
+            if self._logins:
+                for login in self._further:
+                    login.forget_further_refusal()
         except TryLaterError as problem:
             # A further login may have used the last connection that the site allows.
-            connection = _connect_over_any(self._further[1:], site, inspect_path, problem)
+            connection = _connect_over_any(_to_first_host(self._further)[1:], site, inspect_path, problem)
         return connection, self._channels(connection)
 
     def open_again(self, inspect_path: bytes) -> tuple[Connection, ChannelPool]:
@@ -246,7 +259,7 @@ class _SiteLogins:
             logins=self._count,
             most_logins=settings.logins,
             rate=site.limits.bandwidth,
-            early=_logs_in_early(site, further),
+            early=len(settings.bulk_hosts) == 1 and _logs_in_early(site, further),
             hosts=len(settings.bulk_hosts),
         )
         return pool

@@ -115,6 +115,11 @@ class SlurmrestdClient:
         self._given = _URL_VERSION.search(self._path)
         self._rest = _Rest(settings, subject, limit=limit, judge=self._judge, on_event=on_event)
 
+    @property
+    def owner(self) -> str:
+        """The account that the token is for; "" if it does not say (rest_auth/jwt)."""
+        return str(self._rest.claims().get("sun", ""))
+
     def close(self) -> None:
         """Close the connections."""
         self._rest.close()
@@ -236,11 +241,11 @@ class SlurmrestdClient:
 
     def _silent(self, call: Call, reason: str) -> HibaliError | None:
         """Return the error for a failure for which Slurm gave no reason; None if it leaves open whether a job was created."""
-        user, owner = self._settings.user, self._rest.claims().get("sun", "")
+        user, owner = self._settings.user, self.owner
         if user and owner and user != owner:
             return AccessError(
                 "login-refused",
-                f"the token is for {printable(str(owner))}, not for {user}",
+                f"the token is for {printable(owner)}, not for {user}",
                 subject=self.subject,
                 hint=f"hibali config set sites.{self.subject}.scheduler.user NAME",
             )

@@ -67,7 +67,7 @@ class SlurmrestdJobs(ScriptJobs):
         return None
 
     def _is_own(self, record: Record, mark: str, user: Any) -> bool:
-        return record.get("name") == mark and user in {self._user or user, None}
+        return record.get("name") == mark and user in {self._user or self._client.owner or user, None}
 
     def _submit(self, job: ServiceJob) -> str:
         content = dict(job.content)

@@ -25,6 +25,7 @@ _SHORT = {
 }
 _UNITS = {"K": 1 / 1024, "": 1, "M": 1, "G": 1024, "T": 1024**2}
 _MEMORY = re.compile(r"([0-9]{1,12})([KMGT]?)B?", re.IGNORECASE)
+_SIGNAL = re.compile(r"(?:[BR]{1,2}:)?[A-Za-z0-9]{1,10}(?:@[0-9]{1,5})?")  # sbatch(1), --signal
 _TIME = re.compile(r"(?:([0-9]{1,5})-)?([0-9]{1,7})(?::([0-9]{1,2}))?(?::([0-9]{1,2}))?")
 
 
@@ -48,6 +49,12 @@ def _megabytes(text: str) -> int:
     return -int(-int(found[1]) * _UNITS[found[2].upper()] // 1)
 
 
+def _signal(text: str) -> str:
+    if not _SIGNAL.fullmatch(text):
+        raise ValueError(text)
+    return text
+
+
 _Reader = Callable[[str], Any]
 _FIELDS: dict[str, tuple[str, _Reader]] = {
     "account": ("account", str),
@@ -66,7 +73,7 @@ _FIELDS: dict[str, tuple[str, _Reader]] = {
     "mem-per-cpu": ("memory_per_cpu", _megabytes),
     "gres": ("gres", str),
     "gpus-per-node": ("gres", lambda text: f"gpu:{text}"),
-    "signal": ("signal", str),
+    "signal": ("signal", _signal),
     "exclusive": ("exclusive", str),
 }
 _NUMBERS = ("time_limit", "memory_per_node", "memory_per_cpu")  # that may be infinite

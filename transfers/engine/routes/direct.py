@@ -18,7 +18,7 @@ from hibali.ssh.explain import ended_session, explain_ssh
 from hibali.ssh.sessions import unattended_options
 from hibali.text import printable
 from transfers.agent import protocol
-from transfers.agent.identity import SAME, common_folder, mounts_below, relation
+from transfers.agent.identity import SAME, Identity, common_folder, mounts_below, relation
 from transfers.engine.endpoints import Endpoints
 from transfers.engine.routes.stream import ProgressReport, StreamRoute
 from transfers.history.journal import Recorder
@@ -50,7 +50,7 @@ class DirectRoute(StreamRoute):
         rate: int,
         on_event: Listener,
         *,
-        required: bool,
+        known: Identity | None = None,
     ) -> None:
         """Args:
         ends: The sites that read and write.
@@ -59,14 +59,15 @@ class DirectRoute(StreamRoute):
         stack: Closes the connection.
         rate: The limit in bytes per second; 0 for none.
         on_event: Receives progress and notes.
-        required: Whether the files must not pass through this machine.
+        known: The folder that must be there, where nobody asked for this route; else the files pass through this machine.
         """
         super().__init__(rate, on_event)
         self._ends = ends
         self._folder = folder
         self._target = target
         self._stack = stack
-        self._required = required
+        self._known = known
+        self._required = known is None
         self._connection: Connection | None = None
 
     @property
@@ -83,7 +84,9 @@ class DirectRoute(StreamRoute):
         """Connect the source's agent to the target's. Raises the errors of `connect`, if the route is required."""
         del plan
         try:
-            self._connection, self.logins = connect(self._ends, self._folder, self._target, self._on_event)
+            self._connection, self.logins = connect(
+                self._ends, self._folder, self._target, self._on_event, self._known
+            )
         except HibaliError as problem:
             if self._required:
                 raise
@@ -105,6 +108,7 @@ class DirectRoute(StreamRoute):
             self._connection,
             self._target.root_path,
             self._target.token,
+            required=self._required,
             read_as=_names_at(source),
             passed=lambda unit: progress.report_progress(unit, unit_bytes(unit)),
         )
@@ -136,7 +140,7 @@ def open_route(endpoints: Endpoints, recorder: Recorder) -> DirectRoute:
     request = endpoints.request
     source = _agent_store(endpoints.origin.store, request.source)
     target = _agent_store(endpoints.target, request.target)
-    return _route(endpoints, recorder, endpoints.sites, source.root_path, target, required=True)
+    return _route(endpoints, recorder, endpoints.sites, source.root_path, target, None)
 
 
 def open_at_site(endpoints: Endpoints, recorder: Recorder) -> DirectRoute | None:
@@ -151,14 +155,18 @@ def open_at_site(endpoints: Endpoints, recorder: Recorder) -> DirectRoute | None
         return None
     if there.ssh is None or not there.ssh.persist_seconds:
         return None
-    folder = store.root_path if here.name == there.name else _path_at_target(store, target)
-    if folder is None:
-        return None
-    return _route(endpoints, recorder, (there, there), folder, target, required=False)
+    if here.name == there.name:
+        folder, known = store.root_path, store.identities()[0]
+    else:
+        seen = _seen_by_target(store, target)
+        if seen is None:
+            return None
+        folder, known = protocol.bytes_of(seen["path"]), seen
+    return _route(endpoints, recorder, (there, there), folder, target, known)
 
 
-def _path_at_target(source: PosixStore, target: PosixStore) -> bytes | None:
-    """Return the path of the source's root at the target's host; None unless both accounts see the same folder there.
+def _seen_by_target(source: PosixStore, target: PosixStore) -> Identity | None:
+    """Return the source's root as the target's host sees it; None unless both accounts see the same folder there.
 
     Other files could be mounted below it at only one of the hosts.
     """
@@ -174,7 +182,7 @@ def _path_at_target(source: PosixStore, target: PosixStore) -> bytes | None:
     (found,) = target.identify([path])
     if found is None or mounts_below(found) or relation(found, here) != SAME:
         return None
-    return path
+    return found
 
 
 def _route(
@@ -183,11 +191,10 @@ def _route(
     ends: tuple[Site, Site],
     folder: bytes,
     target: PosixStore,
-    *,
-    required: bool,
+    known: Identity | None,
 ) -> DirectRoute:
     stack, rate = endpoints.stack, endpoints.request.lowest_rate
-    return DirectRoute(ends, folder, target, stack, rate, recorder.on_event, required=required)
+    return DirectRoute(ends, folder, target, stack, rate, recorder.on_event, known=known)
 
 
 def _agent_store(store: Store, location: Location) -> PosixStore:
@@ -203,11 +210,15 @@ def _agent_store(store: Store, location: Location) -> PosixStore:
 
 
 def connect(
-    ends: tuple[Site, Site], folder: bytes, target_store: PosixStore, on_event: Listener
+    ends: tuple[Site, Site],
+    folder: bytes,
+    target_store: PosixStore,
+    on_event: Listener,
+    known: Identity | None = None,
 ) -> tuple[Connection, int]:
     """Connect the source's site to the target's, without changes at either; within a site to a second agent.
 
-    `folder` is the source's root. Returns the connection to the source's agent, which reaches the target's, and the number of logins.
+    `folder` is the source's root, which must be `known` if that is given. Returns the connection to the source's agent, which reaches the target's, and the number of logins.
 
     Raises `AccessError` for a refused login, `TryLaterError` if the target is unreachable.
     """
@@ -221,6 +232,8 @@ def connect(
     try:
         connection.subject = subject
         connection.request("open", path=protocol.text_of(folder), make=False)
+        if known is not None:
+            _check_folder(connection, known)
         if not within:
             on_event(Noted(f"{here.name} logs in to {host}; the data does not pass through this machine."))
         start = remote_command(there.ssh.python)
@@ -239,6 +252,18 @@ def connect(
         connection.close()
         raise
     return connection, logins if within else logins + 1
+
+
+def _check_folder(connection: Connection, known: Identity) -> None:
+    """Raise `TryLaterError` if the opened folder is another one: on another machine, or since its path was replaced."""
+    reply = connection.request("identity")
+    with connection.understanding():
+        opened = [int(reply.header["device"]), int(reply.header["inode"])]
+        same = bool(known["folders"]) and opened == [*known["folders"][-1][:2]]
+    if not same:
+        raise TryLaterError(
+            "another-host", "another session reached another folder", subject=connection.subject
+        )
 
 
 def _ssh_argv(reached: Reached, host: str) -> list[str]:

@@ -125,7 +125,7 @@ class Tokens:
     def _obtain(self, rejected: str) -> str:
         settings = self._settings
         if settings.source == "command":
-            return credentials_from(
+            token = credentials_from(
                 settings.token_command,
                 read_token,
                 key="token_command",
@@ -133,9 +133,12 @@ class Tokens:
                 subject=self._subject,
                 hint='Run the command yourself: it must print a token, or JSON such as {"token": "..."}.',
             )
-        if settings.source == "variable":
-            return _from_variable(settings.token_variable or "", "token", self._subject)
-        return self._shared(rejected)
+        elif settings.source == "variable":
+            token = _from_variable(settings.token_variable or "", "token", self._subject)
+        else:
+            return self._shared(rejected)
+        remember_secret(token)  # what was printed may have had more around it
+        return token
 
     def _shared(self, rejected: str) -> str:
         """Return the token that all processes share; the first one to find it expired or rejected obtains another one."""
