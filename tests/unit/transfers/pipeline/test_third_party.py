@@ -65,6 +65,7 @@ class Pair:
             self.connection,
             os.fsencode(self.target),
             token or self.token,
+            required=True,
             read_as=None,
             passed=lambda _: None,
         )
@@ -137,7 +138,12 @@ def test_report_source_that_changed_since_listing(pair_over: Callable[[list[str]
     for name in ("small", "large"):
         (pair.source / name).write_bytes(b"another")
     receiver = DirectReceiver(
-        pair.connection, os.fsencode(pair.target), pair.token, read_as=None, passed=lambda _: None
+        pair.connection,
+        os.fsencode(pair.target),
+        pair.token,
+        required=True,
+        read_as=None,
+        passed=lambda _: None,
     )
     found = {one.item.entry.path: one.problem for one in receiver.run(group_units(items, lambda: 4 * MIB))}
     assert {name for name, problem in found.items() if problem and problem.code == "source-changed"} == {
