@@ -72,7 +72,7 @@ _FIELDS: dict[str, tuple[str, _Reader]] = {
     "mem": ("memory_per_node", _megabytes),
     "mem-per-cpu": ("memory_per_cpu", _megabytes),
     "gres": ("gres", str),
-    "gpus-per-node": ("gres", lambda text: f"gpu:{text}"),
+    "gpus-per-node": ("gpus", lambda text: f"gpu:{text}"),  # beside --gres
     "signal": ("signal", _signal),
     "exclusive": ("exclusive", str),
 }
@@ -94,6 +94,8 @@ def describe(
         UsageError: An option has no field, or its value is not valid.
     """
     job = {**dict(_field(line) for line in lines), **fields}
+    if resources := ",".join(job.pop(key) for key in ("gres", "gpus") if key in job):
+        job["gres"] = resources
     if version < 40:
         return {
             **job,

@@ -138,6 +138,10 @@ def test_a_line_without_a_field_is_refused(line: str) -> None:
 def test_a_later_line_and_hibalis_own_fields_come_first() -> None:
     assert describe(["--qos=a", "--qos=b", "--account=x"], {"account": "y"}, {}, 38)["qos"] == "b"
     assert describe(["--account=x"], {"account": "y"}, {}, 38)["account"] == "y"
+    together = describe(["--gres=tmp:100G", "--gpus-per-node=2"], {}, {}, 38)
+    assert together["gres"] == "tmp:100G,gpu:2"
+    with pytest.raises(UsageError):
+        describe(["--signal=TERM@x"], {}, {}, 44)
 
 
 def number(value: int) -> dict[str, Any]:
