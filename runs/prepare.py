@@ -16,7 +16,7 @@ from runs.fast_storage import check_fast
 from runs.model import Input, Output
 from runs.request import Request
 from runs.resources import DecidedResources
-from runs.schedulers.base import Job, Resources, with_first_component
+from runs.schedulers.base import Job, Resources, add_to_first_component
 from runs.script import (
     REQUIRED_SCRIPT,
     ContainerPaths,
@@ -138,7 +138,7 @@ def prepare(
         start = _with_launcher(task.launcher, start)
     guard = guard_lines(folder, job.dependencies.needs)
     outputs = tuple(Output(o.id, o.path, o.optional, o.is_list, o.is_pattern) for o in line.outputs)
-    directives = with_first_component(
+    directives = add_to_first_component(
         scheduler.directives(resources), job.fast.lines(scheduler, resources.seconds)
     )
     return Prepared(

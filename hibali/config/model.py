@@ -188,7 +188,7 @@ class SshSettings:
 
     @property
     def bulk_hosts(self) -> tuple[str, ...]:
-        """The machines for bulk data: the first leads a transfer, and the others help it."""
+        """The machines for bulk data, first the one whose agent holds the lock of a transfer."""
         return self.data_hosts or (self.data_host or self.host,)
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -83,7 +83,7 @@ def bad_directive(line: str, service: str, example: str) -> UsageError:
     )
 
 
-MOST_SCRIPT = 4 * 1024 * 1024
+_MOST_SCRIPT = 4 * 1024 * 1024
 
 
 class ServiceScheduler(ServiceSystem, BatchSystem):
@@ -134,13 +134,22 @@ class Script:
         return found
 
 
-def script_of(job: ServiceJob, files: MachineFiles) -> Script:
-    """Return the script of a job that `ServiceScheduler.submit_argv` described. Raises `NotFoundError`."""
+def script_of(job: ServiceJob, read: Callable[[bytes, int], bytes | None], subject: str) -> Script:
+    """Return the script of a job that the scheduler's `submit_argv` described.
+
+    Args:
+        job: The job.
+        read: Returns the content of a path with at most so many bytes, None if there is none.
+        subject: The site, for errors.
+
+    Raises:
+        NotFoundError: The script is not there.
+    """
     path = str(job.content["script"]).encode("utf-8", "surrogateescape")
-    content = files.read_small(path, MOST_SCRIPT)
+    content = read(path, _MOST_SCRIPT)
     if content is None:
         raise NotFoundError(
-            "no-such-file", "the job script is not there", subject=f"{files.subject}:{printable(path)}"
+            "no-such-file", "the job script is not there", subject=f"{subject}:{printable(path)}"
         )
     return Script(path, content, bool(job.content.get("hold")))
 

@@ -433,8 +433,8 @@ def check_directive(text: str, *, components: bool = False) -> str:
     return text
 
 
-def with_first_component(directives: Sequence[str], more: Iterable[str]) -> tuple[str, ...]:
-    """Return the lines with `more` for the component that runs the script: before the first other one begins."""
+def add_to_first_component(directives: Sequence[str], more: Iterable[str]) -> tuple[str, ...]:
+    """Return the lines with `more` for the component that runs the script, before the next one begins."""
     end = next(
         (at for at, line in enumerate(directives) if line.endswith(f" {NEXT_COMPONENT}")), len(directives)
     )

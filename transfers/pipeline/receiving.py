@@ -510,9 +510,8 @@ class ReceiverStream(Receiver[Payload]):
     def _reassign(self, worker: Worker, ending: int) -> None:
         """Give the units to other channels; the reply to unit `ending` confirms that the old agent has ended."""
         if worker.connection.process["boot"] != self._control.process["boot"]:
-            self._control.lost = (
-                True  # only by taking the lock anew, an agent of another data host is stopped
-            )
+            # only by taking the lock anew, an agent of another data host is stopped
+            self._control.lost = True
             message = "the connection to another data host was lost"
             self.end(TryLaterError("connection-lost", message, subject=self._control.subject))
             return

@@ -48,6 +48,11 @@ class SingleSource(Source):
         """See Store."""
         return read_renamed(self.store.read, units, lambda entry: entry._replace(path=self.name))
 
+    def name_in_store(self, path: bytes) -> bytes:
+        """Return the name of the file in the store."""
+        del path
+        return self.name
+
     def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
         """See Store."""
         for entry in entries:

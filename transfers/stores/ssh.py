@@ -283,4 +283,4 @@ def _check_same_files(line: Connection, channels: ChannelPool, *, several: bool)
         else:
             return
     host = printable(str(line.greeting.get("host", "")))
-    raise TryLaterError("another-host", f"the data host {host} does not help: {reason}", subject=line.subject)
+    raise TryLaterError("another-host", f"the data host {host} is not used: {reason}", subject=line.subject)

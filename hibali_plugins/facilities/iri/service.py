@@ -69,7 +69,7 @@ class IriJobs(ScriptJobs):
         return next((each.id for each in self._client.jobs() if each.name == mark), None)
 
     def _submit(self, job: ServiceJob) -> str:
-        specification = _specification(job.mark, script_of(job, self._files))
+        specification = _specification(job.mark, script_of(job, self._files.read_small, self._files.subject))
         return self._client.submit(specification, str(uuid.uuid5(_KEYS, job.mark)))
 
     def _status(self, job: str) -> Status | None:

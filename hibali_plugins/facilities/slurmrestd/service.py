@@ -12,12 +12,11 @@ from contextlib import AbstractContextManager
 from typing import Any, cast
 
 from hibali.config.model import Site
-from hibali.errors import NotFoundError, UsageError
+from hibali.errors import UsageError
 from hibali.events import Listener, ignore
 from hibali.http.rest import REQUESTS
 from hibali.request_limits import request_limit
-from hibali.text import as_bytes, printable
-from hibali_plugins.facilities.script_jobs import MOST_SCRIPT, Script, ScriptJobs
+from hibali_plugins.facilities.script_jobs import ScriptJobs, script_of
 from hibali_plugins.facilities.slurmrestd.client import SlurmrestdClient
 from hibali_plugins.facilities.slurmrestd.records import (
     Record,
@@ -70,11 +69,9 @@ class SlurmrestdJobs(ScriptJobs):
         return record.get("name") == mark and user in {self._user or self._client.owner or user, None}
 
     def _submit(self, job: ServiceJob) -> str:
-        content = dict(job.content)
-        path = as_bytes(str(content.pop("script")))
-        script = Script(path, self._host.get(path, maximum=MOST_SCRIPT) or b"", hold=False)
-        if not script.content:
-            raise NotFoundError("no-such-file", "the job script is not there", subject=printable(path))
+        script = script_of(
+            job, lambda path, most: self._host.get(path, maximum=most) or None, self._client.subject
+        )
         started = find_job(self._host, script.folder)  # slurmctld and the accounting may have forgotten it
         if started is not None:
             return started
@@ -83,7 +80,7 @@ class SlurmrestdJobs(ScriptJobs):
         except UnicodeDecodeError:
             raise refusal(self.name, "start a job script that is not UTF-8", job.mark) from None
         fields = {
-            **content,
+            **{key: value for key, value in job.content.items() if key != "script"},
             "name": job.mark,
             "current_working_directory": folder,
             "standard_output": log_path(folder),

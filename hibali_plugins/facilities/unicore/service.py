@@ -51,7 +51,9 @@ class UnicoreJobs(ScriptJobs):
         return found.id if found is not None else None
 
     def _submit(self, job: ServiceJob) -> str:
-        return self._client.submit(_description(job.mark, script_of(job, self._files)))
+        return self._client.submit(
+            _description(job.mark, script_of(job, self._files.read_small, self._files.subject))
+        )
 
     def _status(self, job: str) -> Status | None:
         record = self._client.job(job)

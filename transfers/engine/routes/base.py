@@ -104,9 +104,7 @@ def _may_use_globus(endpoints: Endpoints) -> bool:
 
 def _may_copy_at_site(endpoints: Endpoints) -> bool:
     """Return whether one ssh site could see both endpoints."""
-    request = endpoints.request
-    kinds = {site.kind for site in endpoints.sites}
-    return request.via != "stream" and kinds == {"ssh"} and not request.source.typed_local
+    return endpoints.request.via != "stream" and all(site.kind == "ssh" for site in endpoints.sites)
 
 
 def _may_use_workers(endpoints: Endpoints) -> bool:

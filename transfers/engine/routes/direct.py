@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import shlex
 from base64 import b64encode
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import ExitStack, closing
 from typing import Any
 
@@ -109,7 +109,7 @@ class DirectRoute(StreamRoute):
             self._target.root_path,
             self._target.token,
             required=self._required,
-            read_as=_names_at(source),
+            read_as=source.name_in_store if isinstance(source, SingleSource | ChosenStore) else None,
             passed=lambda unit: progress.report_progress(unit, unit_bytes(unit)),
         )
         units = group_units(self._full.until(items), lambda: piece, receiver.begun, together=self._together)
@@ -123,13 +123,6 @@ class DirectRoute(StreamRoute):
         for unit in units:
             self._pace.acquire(unit_bytes(unit))
             yield unit
-
-
-def _names_at(source: Source) -> Callable[[bytes], bytes] | None:
-    """Return what gives the name of a file in the source's store, if it differs from that in the plan."""
-    if isinstance(source, SingleSource):
-        return lambda _: source.name
-    return source.name_in_store if isinstance(source, ChosenStore) else None
 
 
 _WITHOUT = "leave out --direct: the data then passes through this machine"
