@@ -44,7 +44,7 @@ check: environment
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/vermin -t=3.6- --no-tips transfers/agent hibali_plugins/nodes/program runs/flatten.py
+	$(BIN)/vermin -t=3.6- --no-tips transfers/agent transfers/remote/streams.py hibali_plugins/nodes/program runs/flatten.py
 	$(BIN)/vermin -t=3.9- --no-tips --no-eval-annotations hibali_plugins/pilots/program.py
 	$(PYTHON_HERE) -m docs.tools.generate --check
 

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ _PIPE_BYTES = 1024 * 1024  # Linux's default limit for users
 _STDERR_TAIL_BYTES = 64 * 1024
 _MOST_OUTPUT = 512 * 1024 * 1024  # `git ls-files` of some million names
 _PARENT_GUARD = str(Path(__file__).with_name("parent_guard.py"))
+_PIECE_BYTES = 64 * 1024
 _POLL_SECONDS = 0.25
 _KILL_SECONDS = 5.0
 _PATIENCE_SECONDS = 1.2  # an interrupted command ends within two seconds
@@ -220,8 +222,56 @@ def _check_output(
         )
 
 
-class Process:
-    """A program with raw standard input and output, and the end of its standard error."""
+class ProcessStreams(ABC):
+    """A program here or at a host, with raw standard input and output, and the end of its standard error."""
+
+    stdin: BinaryIO
+    stdout: BinaryIO
+    late = False  # whether `limited` has killed it
+
+    @property
+    @abstractmethod
+    def errors(self) -> bytes:
+        """The last 64 KiB of standard error, complete once the program has ended."""
+
+    @abstractmethod
+    def end(self, patience: float = 5.0) -> int:
+        """Close its input, wait, then kill it; returns the exit code."""
+
+    @abstractmethod
+    def kill(self) -> None:
+        """Kill it."""
+
+    @contextlib.contextmanager
+    def limited(self, seconds: float) -> Iterator[None]:
+        """Kill it where the block takes longer: a write may block as well as a read (S23)."""
+
+        def kill() -> None:
+            self.late = True
+            self.kill()
+
+        timer = threading.Timer(seconds, kill)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def rest_of_output(self, patience: float) -> bytes | None:
+        """Return what it prints until it ends; None if it still runs after `patience` seconds, or prints more than 64 KiB."""
+        text, deadline = bytearray(), time.monotonic() + patience
+        with contextlib.suppress(OSError, ValueError):
+            while select.select([self.stdout], [], [], max(0.0, deadline - time.monotonic()))[0]:
+                chunk = self.stdout.read(4096)
+                text += chunk
+                if not chunk or len(text) > _STDERR_TAIL_BYTES:
+                    return bytes(text) if not chunk else None
+        return None
+
+
+class Process(ProcessStreams):
+    """A program on this machine."""
 
     def __init__(
         self,
@@ -253,10 +303,9 @@ class Process:
         )
         self.stdin = cast("BinaryIO", self._process.stdin)
         self.stdout = cast("BinaryIO", self._process.stdout)
-        _widen(self.stdin, self.stdout)
+        widen_pipes(self.stdin, self.stdout)
         self._stderr_tail = bytearray()
         self._killed = False
-        self.late = False  # whether `limited` has killed it
         self._thread = threading.Thread(target=self._read_stderr, name="stderr", daemon=True)
         self._thread.start()
 
@@ -271,7 +320,7 @@ class Process:
 
     @property
     def errors(self) -> bytes:
-        """The last 64 KiB of standard error, complete once the program has ended."""
+        """See ProcessStreams."""
         return bytes(self._stderr_tail)
 
     @property
@@ -279,35 +328,8 @@ class Process:
         """The process id."""
         return self._process.pid
 
-    @contextlib.contextmanager
-    def limited(self, seconds: float) -> Iterator[None]:
-        """Kill it where the block takes longer: a write may block as well as a read (S23)."""
-
-        def kill() -> None:
-            self.late = True
-            self.kill()
-
-        timer = threading.Timer(seconds, kill)
-        timer.daemon = True
-        timer.start()
-        try:
-            yield
-        finally:
-            timer.cancel()
-
-    def rest_of_output(self, patience: float) -> bytes | None:
-        """Return what it prints until it ends; None if it still runs after `patience` seconds, or prints more than 64 KiB."""
-        text, deadline = bytearray(), time.monotonic() + patience
-        with contextlib.suppress(OSError, ValueError):
-            while select.select([self.stdout], [], [], max(0.0, deadline - time.monotonic()))[0]:
-                chunk = self.stdout.read(4096)
-                text += chunk
-                if not chunk or len(text) > _STDERR_TAIL_BYTES:
-                    return bytes(text) if not chunk else None
-        return None
-
     def end(self, patience: float = 5.0) -> int:
-        """Close its input, wait, then kill it; returns the exit code."""
+        """See ProcessStreams."""
         with self._restored:
             return self._end(patience)
 
@@ -326,7 +348,7 @@ class Process:
         return _exit_code(self._process)
 
     def kill(self) -> None:
-        """Kill it."""
+        """See ProcessStreams."""
         self._killed = True
         _kill(self._process)
 
@@ -352,6 +374,43 @@ class SocketProcess:
     def kill(self) -> None:
         """Kill it, without waiting."""
         _send_kill(self._process)
+
+
+class SocketStreams:
+    """The same for a program whose standard input and output are its own."""
+
+    def __init__(self, process: ProcessStreams, connection: socket.socket) -> None:
+        """Connect them; the caller closes its own end of the connection."""
+        self._process = process
+        self._connection = connection.dup()
+        self._output = threading.Thread(target=self._send_output, name="output", daemon=True)
+        self._output.start()
+        threading.Thread(target=self._pass_input, name="input", daemon=True).start()
+
+    def _pass_input(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            while content := self._connection.recv(_PIECE_BYTES):
+                view = memoryview(content)
+                while view:
+                    view = view[self._process.stdin.write(view) :]
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+
+    def _send_output(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            while content := self._process.stdout.read(_PIECE_BYTES):
+                self._connection.sendall(content)
+
+    def wait(self) -> tuple[int, bytes]:
+        """See SocketProcess."""
+        self._output.join()
+        with contextlib.suppress(OSError), self._connection:
+            self._connection.shutdown(2)  # both directions, also for the thread that reads it
+        return self._process.end(), self._process.errors
+
+    def kill(self) -> None:
+        """See SocketProcess."""
+        self._process.kill()
 
 
 class BackgroundProcess:
@@ -499,7 +558,7 @@ def _kill_later(running: weakref.ref[subprocess.Popen[bytes]]) -> None:
         timer.start()
 
 
-def _widen(*pipes: BinaryIO) -> None:
+def widen_pipes(*pipes: BinaryIO) -> None:
     """Enlarge a pipe's buffer for bulk data, where the limits of the system allow it."""
     for pipe in pipes:
         with contextlib.suppress(OSError, AttributeError):

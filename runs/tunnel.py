@@ -5,22 +5,25 @@ from __future__ import annotations
 import contextlib
 import errno
 import re
+import shlex
 import socket
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from hibali.config.model import SshSettings
 from hibali.errors import HibaliError, RefusedError, TryLaterError, UsageError
 from hibali.events import Listener, Noted
 from hibali.retry import growing_intervals
 from hibali.ssh.sessions import Login
-from hibali.subprocesses import SocketProcess
+from hibali.subprocesses import SocketProcess, SocketStreams
 from hibali.system_errors import reason_of
 from runs.model import Run, State
 from runs.monitor import TaskIsOverError, look_until, wait_for_end
 from runs.records import choose_task
 from runs.site_session import SiteOpener
 from transfers.remote.host import RemoteHost
+from transfers.remote.one_session import kept_session, start_in_session
 
 _NODE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 _FIRST_SECONDS, _LONGEST_SECONDS = 0.5, 5.0  # between two looks whether the job has ended
@@ -106,16 +109,38 @@ def open_tunnel(
             hint=f"Open http://{LOOPBACK}:{ports.remote} or the same port at its node.",
         )
     login = Login(site.ssh, site.limits, on_event=on_event)
-    with opener() as session:
-        node = node_address(session.host, chosen)
-    login.ensure()
-    tunnel = Tunnel(login, node, ports.remote, local_port=ports.local, on_event=on_event)
-    with contextlib.closing(tunnel):
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(kept_session(site))
+        with opener() as session:
+            node = node_address(session.host, chosen)
+        forward = _forwarding(login, site.ssh, node, ports.remote)
+        tunnel = Tunnel(forward, local_port=ports.local, on_event=on_event)
+        stack.enter_context(contextlib.closing(tunnel))
         on_open(OpenTunnel(node, Ports(ports.remote, tunnel.local_port)))
         watch = _JobWatch(chosen.folder, tunnel)
         with contextlib.suppress(TaskIsOverError):
             wait_for_end(opener, [run.id], meanwhile=watch.follow if task is None else watch.follow_task)
     return choose_task(opener.runs.load(run.id), task)
+
+
+def _forwarding(login: Login, settings: SshSettings, node: str, port: int) -> Forward:
+    """Return what carries a connection to a port at a node, which the login's host resolves; it never logs in.
+
+    `node` is checked by the caller, because it becomes an argument.
+    """
+    if login.shared:
+        login.ensure()
+        argv = login.forward_argv(node, port)
+        return lambda connection: SocketProcess(argv, connection)
+    command = f"exec {settings.python} -I -S -c {shlex.quote(_CONNECT)} {shlex.quote(node)} {port:d}"
+
+    def carry(connection: socket.socket) -> SocketStreams:
+        process = start_in_session(login, command)
+        if process is None:
+            raise TryLaterError("connection-lost", "the login has ended", subject=login.host)
+        return SocketStreams(process, connection)
+
+    return carry
 
 
 class _JobWatch:
@@ -141,39 +166,57 @@ class _JobWatch:
 LOOPBACK = "127.0.0.1"
 _BACKLOG = 32
 
+# Connects its input and output to a port, as `ssh -W` does, with Python 3.6; the other side may go on after one has ended.
+_CONNECT = """
+import os, socket, sys, threading
+try:
+    link = socket.create_connection((sys.argv[1], int(sys.argv[2])), 30)
+except OSError as problem:
+    sys.exit("connect to {}: {}".format(sys.argv[1], problem.strerror or problem))
+link.settimeout(None)
+def send():
+    try:
+        part = os.read(0, 65536)
+        while part:
+            link.sendall(part)
+            part = os.read(0, 65536)
+        link.shutdown(socket.SHUT_WR)
+    except OSError:
+        pass
+threading.Thread(target=send, daemon=True).start()
+with open(1, "wb", 0) as out:
+    part = link.recv(65536)
+    while part:
+        while part:
+            part = part[out.write(part):]
+        part = link.recv(65536)
+os._exit(0)
+"""
+
+Forward = Callable[[socket.socket], SocketProcess | SocketStreams]
+
 
 class Tunnel:
-    """A listening loopback port; each connection to it is a channel of the shared login, and never a login by itself.
+    """A listening loopback port; each connection to it is carried over the login to the site, and never a login by itself.
 
     The programs that carry the connections end with `close`, and with this process even if it is killed: nothing stays
-    behind in the shared login.
+    behind in the login.
     """
 
-    def __init__(self, login: Login, node: str, port: int, *, local_port: int, on_event: Listener) -> None:
-        """Listen, and forward to `port` at `node`, a name or address that the login's host resolves.
+    def __init__(self, forward: Forward, *, local_port: int, on_event: Listener) -> None:
+        """Listen, and carry each connection with `forward`.
 
         Args:
-            login: a login that is shared; `ensure` was called.
-            node: checked by the caller, because it becomes an argument of ssh.
-            port: the port there.
+            forward: carries a connection.
             local_port: the port here; 0 for any free one.
             on_event: receives a note for each new reason for which a connection failed.
 
-        Raises:
-            RefusedError: each connection would be a login.
-            UsageError: the port here is in use, or not allowed to this account.
+        Raises `UsageError` if the port here is in use, or not allowed to this account.
         """
-        if not login.shared:
-            raise RefusedError(
-                "no-shared-login",
-                "logins to this site are not shared, so that each connection would be a login",
-                subject=login.host,
-                hint="Set `persist` in the site's [ssh] table to a time such as 8h.",
-            )
-        self._argv = login.forward_argv(node, port)
+        self._forward = forward
         self._on_event = on_event
         self._reasons: set[str] = set()
-        self._open: set[SocketProcess] = set()
+        self._open: set[SocketProcess | SocketStreams] = set()
         self._guard = threading.Lock()
         self._closed = False
         self._listener = _listen(local_port)
@@ -195,7 +238,7 @@ class Tunnel:
         """Carry one connection until either side closes it."""
         try:
             with connection:
-                process = SocketProcess(self._argv, connection)
+                process = self._forward(connection)
         except HibaliError as problem:
             self._note(problem.message)
             return

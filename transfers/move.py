@@ -23,6 +23,7 @@ from transfers.model.store import Store
 from transfers.planning.actions import Verb
 from transfers.planning.planner import TransferPlan
 from transfers.planning.protected_roots import check_read_only_roots, check_root_exists, is_whole
+from transfers.remote.one_session import one_session
 from transfers.remove import Removal, RemovalPlan, RemovalRequest, remove
 from transfers.stores.open_store import open_beside, open_store
 
@@ -90,6 +91,11 @@ def move(request: MoveRequest, on_event: Listener = ignore) -> Iterator[Receipt]
         NotFoundError: the source does not exist.
         IncompleteError: everything was copied, but the source changed meanwhile and remains.
     """
+    with one_session():
+        yield from _rename_or_copy(request, on_event)
+
+
+def _rename_or_copy(request: MoveRequest, on_event: Listener) -> Iterator[Receipt]:
     with ExitStack() as stack:
         renaming = _Renaming(request, on_event, stack)
         found = renaming.found

@@ -24,6 +24,7 @@ from transfers.model.entry import Entry, Kind, Verification
 from transfers.model.rules import Rules, Selector, selector, with_parents
 from transfers.model.spool import EntrySpool, Spooled, entry_from_list, entry_to_list
 from transfers.model.units import Problem
+from transfers.remote.one_session import one_session_at
 
 _IN_MEMORY = 8 * 1024 * 1024
 
@@ -278,7 +279,7 @@ class Verifier:
 
     def run(self) -> Receipt:
         """Hash and compare. Raises errors of connecting and listing, `NotFoundError("nothing-recorded")`."""
-        with ExitStack() as stack:
+        with one_session_at(self._request.first, self._request.second), ExitStack() as stack:
             self._recorder.start(stack)
             try:
                 matched = self._match(stack)

@@ -191,6 +191,16 @@ class Login:
         return self._settings.persist_seconds > 0
 
     @property
+    def key(self) -> str:
+        """What tells this login from those to other hosts."""
+        return self._name
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it is not one of the further logins to a host."""
+        return not self._number
+
+    @property
     def asks(self) -> bool:
         """Whether a channel may prompt the user, so that ssh needs the terminal: without it, ssh would answer with nothing."""
         return not self.shared and self._may_prompt()

@@ -15,6 +15,7 @@ from runs.model import Run, State
 from runs.records import choose_task
 from runs.store import RunStore
 from runs.tunnel import OpenTunnel, Ports, open_tunnel
+from transfers.remote.one_session import kept_session
 
 _LONGEST_LETTER = 4  # bytes of UTF-8
 
@@ -183,7 +184,7 @@ def tunnel(common: Common, run_id: str, port: int, *, local_port: int | None, ta
             )
         flush_results()
 
-    with listening(common, f"tunnel {run.id}") as on_event:
+    with kept_session(site), listening(common, f"tunnel {run.id}") as on_event:
         [run] = update_runs(common, run_store, [run], on_event)
         ended = open_tunnel(
             session_opener(common, run_store, run, on_event), run, ports, task=task, on_open=show

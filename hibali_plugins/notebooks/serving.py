@@ -24,6 +24,7 @@ from runs.schedulers.base import Resources
 from runs.site_session import SiteOpener
 from runs.store import RunStore
 from runs.tunnel import OpenTunnel, Ports, open_tunnel
+from transfers.remote.one_session import kept_session
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ def serve_notebook(
     job = _Job(folder or "", program, pipeline, resources_from(resources))
     run_store = RunStore()
     at = run_site(common, site)
-    with listening(common, f"notebook at {at.name}") as on_event:
+    with kept_session(at), listening(common, f"notebook at {at.name}") as on_event:
         run = _start(common, at, job, run_store, on_event)
         common.output.info(f"{run.id} at {at.name}; to end it: hibali runs cancel {run.id}")
         flush_results()

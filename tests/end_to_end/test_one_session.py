@@ -76,11 +76,11 @@ def test_where_a_second_login_is_refused_the_reason_is_ssh_s_own(
     hibali: Any, host: Any, tmp_path: Path
 ) -> None:
     """Hibali's logins after the first one may not prompt: as with a second factor, only the first one succeeds."""
-    add_site(hibali, tmp_path / "data", host.host, host.command, "")
+    add_site(hibali, tmp_path / "data", host.host, host.command, 'transport = "sftp"\n')
     hibali("push", "d", "far:d", exit=0)
     keys = Path(host.folder) / "authorized_keys"
     keys.write_text("")
-    error = hibali("cp", "far:d", "far:e", "--json", exit=5).last
+    error = hibali("sync", "far:d", "far:e", "--json", exit=5).last
     assert (error["code"], "Session open refused by peer" in error["message"]) == ("session-limit", True)
     commands = (("ls far:no/such", 3), ("cat far:d/f1", 0), ("rm far:d/f1", 0), ("rm -r far:d --yes", 0))
     check_commands(hibali, commands)

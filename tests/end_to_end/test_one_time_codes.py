@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import secrets
+import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -109,6 +111,15 @@ COMMANDS = (
     "doctor far --no-job",
 )
 
+WITHIN = (  # two stores at a time, and a third agent that passes the files on there
+    "push d far:d",
+    "cp far:d far:e",
+    "cp far:d far:shm/e",
+    "mv far:e far:shm/f",
+    "sync far:d far:shm/f",
+    "verify far:d far:shm/f",
+)
+
 
 @pytest.mark.parametrize("transport", ["agent", "sftp"])
 def test_a_login_that_is_kept_asks_once_for_all_commands(site: CodeSite, transport: str) -> None:
@@ -122,6 +133,22 @@ def test_where_no_login_is_kept_each_command_asks_once(site: CodeSite, transport
     site.configure(f'persist = "no"\ntransport = "{transport}"')
     assert [site.prompts_of(line) for line in COMMANDS] == [1] * len(COMMANDS)
     assert site.tried == [f"code{number:04d}" for number in range(1, 1 + len(COMMANDS))]
+
+
+@pytest.mark.parametrize("persist", ["", 'persist = "no"'])
+def test_a_copy_within_a_site_asks_at_most_once(site: CodeSite, persist: str) -> None:
+    """The agents share the one session that the server allows; also to another filesystem."""
+    other = Path("/dev/shm") / f"hibali-{secrets.token_hex(8)}"
+    other.mkdir()
+    try:
+        site.configure(persist)
+        (Path(site.folder) / "home/data/shm").symlink_to(other)
+        asked = [site.prompts_of(line) for line in WITHIN]
+        assert (other / "f/b").read_bytes() == random_bytes(3, 5_000_000)
+    finally:
+        shutil.rmtree(other)
+    assert asked == [1] * len(WITHIN) if persist else [1] + [0] * (len(WITHIN) - 1)
+    assert len(set(site.tried)) == len(site.tried) == sum(asked)
 
 
 @pytest.mark.parametrize("persist", ["", 'persist = "no"'])

@@ -40,6 +40,9 @@ class OpenTunnel:
     def lines(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self._output.read_text().splitlines()]
 
+    def errors(self) -> str:
+        return self._output.with_suffix(".err").read_text()
+
     def get(self, path: str = "out.txt") -> bytes:
         with urllib.request.urlopen(f"http://127.0.0.1:{self.opened['local_port']}/{path}") as answer:
             content: bytes = answer.read()
@@ -78,6 +81,30 @@ def test_a_port_of_a_job_is_reached_until_the_job_ends(bench: Bench, serving: tu
     assert [line["kind"] for line in tunnel.lines()] == ["tunnel", "run"]
     assert not answers(tunnel)
     assert bench.hibali("runs", "tunnel", run_id, str(port), "--json", exit=8).last["code"] == "run-ended"
+
+
+def test_where_no_login_is_kept_all_connections_share_the_one_of_the_command(
+    bench: Bench, serving: tuple[str, int]
+) -> None:
+    """Also after the job's port refused one, and until it ends."""
+    run_id, port = serving
+    config = bench.hibali.home.config
+    config.write_text(
+        config.read_text().replace("[sites.cluster.ssh]\n", '[sites.cluster.ssh]\npersist = "no"\n')
+    )
+    before = logins(bench)
+    closed = OpenTunnel(bench, run_id, str(free_port()))
+    assert not answers(closed)
+    closed.process.send_signal(signal.SIGINT)
+    assert closed.process.wait(60) == 130
+    assert "Connection refused" in closed.errors()
+    tunnel = OpenTunnel(bench, run_id, str(port))
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(lambda _: tunnel.get(), range(8))) == [b"started\n"] * 8
+    assert logins(bench) == before + 2
+    bench.hibali("runs", "cancel", run_id, exit=0)
+    assert tunnel.process.wait(60) == 0
+    assert not answers(tunnel)
 
 
 def answers(tunnel: OpenTunnel) -> bool:

@@ -33,6 +33,7 @@ from transfers.planning.overlap import (
 )
 from transfers.planning.planner import missing_source
 from transfers.planning.protected_roots import check_read_only_roots, check_root_exists, path_relation
+from transfers.remote.one_session import one_session_at
 from transfers.stores.agent_store import PosixStore
 from transfers.stores.open_views import ViewOpener, refuse_dataset, refuse_packed
 from transfers.stores.single_file import ChosenStore, SingleSource, SingleTarget
@@ -150,6 +151,7 @@ def open_endpoints(
     """
     if request.direct:
         _check_direct(request.source, request.target)
+    stack.enter_context(one_session_at(request.source, request.target))
     try:
         endpoints = _open_both(_Opener(request, recorder.on_event, stores, stack))
     except UsageError as problem:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from hibali.errors import HibaliError, IncompleteError, NotFoundError, RefusedError, TryLaterError, UsageError
 from hibali.retry import StallClock, stalled
-from hibali.subprocesses import Process
+from hibali.subprocesses import ProcessStreams
 from hibali.system_errors import EXPLANATIONS, hint_of, message_of
 from hibali.text import printable
 from transfers.agent import protocol
@@ -153,7 +153,7 @@ class Connection:
 
     def __init__(
         self,
-        argv: list[str],
+        process: ProcessStreams,
         subject: str,
         login: Login | None = None,
         *,
@@ -162,18 +162,17 @@ class Connection:
         roots: Sequence[str] = (),
         stall: float = 0.0,
     ) -> None:
-        """Start the agent; `subject` names the site in errors. It is ended after no progress for `stall` seconds; 0: never.
+        """Send a process the agent; `subject` names the site in errors. It is ended after no progress for `stall` seconds; 0: never.
 
         Raises `TryLaterError`, `AccessError`, `NotFoundError`. Below the site's `roots` it follows no symlink
-        of another account. It runs `here`, on this machine, sharing memory, or at a site. The state of
+        of another account. It runs `here`, on this machine, and has inherited the shared memory, or at a site. The state of
         `inspect_path` is requested at once, as the first of `replies`.
         """
         self.subject = subject
         self.memory = memory = arena() if here else None
         self._here = here
         self._login = login
-        asks = login is not None and login.asks
-        self._process = Process(argv, leave=() if memory is None else (memory.descriptor,), foreground=asks)
+        self._process = process
         self._stall, self._stalled = stall, threading.Event()
         self._input: Any = _Pipe(self._process.stdout, self._stalled)
         self._output: Any = _Pipe(self._process.stdin, self._stalled)

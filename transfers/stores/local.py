@@ -12,6 +12,7 @@ from hibali.config.model import Site
 from hibali.errors import NotFoundError
 from hibali.events import Listener, ignore
 from hibali.locations import Location, guarded_roots
+from hibali.subprocesses import Process
 from hibali.system_errors import message_of
 from hibali.text import printable
 from transfers.agent.protocol import RefusedError, UnsafeNameError, problem_of
@@ -19,6 +20,7 @@ from transfers.model.entry import Entry, entry_of
 from transfers.model.units import PACK_BYTES, Problem, problem_from
 from transfers.pipeline.channel_pool import ChannelPool, no_channels
 from transfers.remote.connection import Connection, error_from, local_command
+from transfers.remote.shared_memory import arena
 from transfers.stores.agent_store import AGENT_FACTS, PosixStore, check_size, is_executable, listed
 
 if TYPE_CHECKING:
@@ -34,10 +36,11 @@ def connect(
 ) -> tuple[Connection, int]:
     """Start an agent on this machine; return its connection and 0 logins. Arguments: see Connection."""
     del on_event
-    command = local_command(sys.executable)
+    memory = arena()
+    process = Process(local_command(sys.executable), leave=() if memory is None else (memory.descriptor,))
     known = guarded_roots(site) if roots is None else roots
     return Connection(
-        command, site.name, here=True, inspect_path=inspect_path, roots=known, stall=site.limits.stall_seconds
+        process, site.name, here=True, inspect_path=inspect_path, roots=known, stall=site.limits.stall_seconds
     ), 0
 
 

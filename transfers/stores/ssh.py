@@ -7,7 +7,6 @@ import re
 import threading
 import time
 from dataclasses import replace
-from functools import partial
 
 from hibali.cancellation import in_this_context
 from hibali.config.model import Site
@@ -21,6 +20,7 @@ from transfers.agent.identity import check_identity, sees_folder
 from transfers.pipeline.channel_pool import ChannelPool
 from transfers.remote.connection import Connection, remote_command
 from transfers.remote.lending import borrow, lend
+from transfers.remote.one_session import start_agent
 from transfers.stores.agent_store import AGENT_FACTS, PosixStore
 
 FACTS = replace(AGENT_FACTS, kind="ssh")
@@ -73,25 +73,29 @@ def _start_agent(
     login: Login, site: Site, inspect_path: bytes | None = None, *, reconnecting: bool = False
 ) -> Connection:
     assert site.ssh is not None
-    login.ensure()
     command = remote_command(site.ssh.python)
-    start = partial(
-        Connection,
-        subject=site.name,
-        login=login,
-        inspect_path=inspect_path,
-        roots=guarded_roots(site),
-        stall=site.limits.stall_seconds,
-    )
+
+    def start() -> Connection:
+        return Connection(
+            start_agent(login, command),
+            site.name,
+            login,
+            inspect_path=inspect_path,
+            roots=guarded_roots(site),
+            stall=site.limits.stall_seconds,
+        )
+
+    if login.shared:  # the others log in with their session
+        login.ensure()
     try:
-        connection = start(login.argv(command))
+        connection = start()
     except TryLaterError as problem:
         if not problem.transient or not login.shared or (reconnecting and login.logins):
             raise
         # A shared login may have ended between two commands: retry once with a new one.
         try:
             login.ensure()
-            connection = start(login.argv(command))
+            connection = start()
         except TryLaterError as problem:
             raise lost_after_login(problem) from None
     login.answered()

@@ -100,6 +100,20 @@ def test_the_same_command_opens_the_same_notebook_again_over_one_login(bench: Be
     new.process.kill()
 
 
+@pytest.mark.heavy
+def test_where_no_login_is_kept_a_notebook_needs_one(bench: Bench) -> None:
+    """For the job, for the wait, for the tunnel and all connections."""
+    config = bench.hibali.home.config
+    config.write_text(
+        config.read_text().replace("[sites.cluster.ssh]\n", '[sites.cluster.ssh]\npersist = "no"\n')
+    )
+    notebook = Notebook(bench)
+    assert [notebook.ask("contents")[0] for _ in range(3)] == [200] * 3
+    usage: dict[str, Any] = bench.hibali("sites", "usage", "cluster", "--json", exit=0).lines[0]
+    assert usage["hour"]["logins"] == 1
+    notebook.process.kill()
+
+
 def files_with(secret: str, folder: Path) -> set[str]:
     """Return the names of all files with a secret, up to their first "-"; only their owner may read them."""
     found = [

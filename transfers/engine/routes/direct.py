@@ -137,16 +137,13 @@ def open_route(endpoints: Endpoints, recorder: Recorder) -> DirectRoute:
 
 
 def open_at_site(endpoints: Endpoints, recorder: Recorder) -> DirectRoute | None:
-    """Return the route of two places that the target's site sees, not yet connected.
-
-    Not where each session is a login: this route needs one more.
-    """
+    """Return the route of two places that the target's site sees, not yet connected."""
     here, there = endpoints.sites
     source, target = endpoints.origin.store, endpoints.target
     store = source.store if isinstance(source, ChosenStore) else source
     if not isinstance(store, PosixStore) or not isinstance(target, PosixStore):
         return None
-    if there.ssh is None or not there.ssh.persist_seconds:
+    if there.ssh is None:
         return None
     if here.name == there.name:
         folder, known = store.root_path, store.identities()[0]

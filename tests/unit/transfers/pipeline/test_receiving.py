@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from hibali.errors import TryLaterError
+from hibali.subprocesses import Process
 from tests.support.waiting import wait_for
 from transfers.agent.protocol import has_partial_shape
 from transfers.model.entry import Entry, Kind
@@ -24,7 +25,7 @@ def test_the_partial_of_a_large_file_is_known_after_its_agent_is_lost(tmp_path: 
     """A further channel can create it when the first one, which would record it, is lost already."""
     size = 2 * SEGMENT_BYTES
     item = Item(0, Entry(b"large", Kind.FILE, size, 1, 0o644))
-    connection = Connection(local_command(sys.executable), "there")
+    connection = Connection(Process(local_command(sys.executable)), "there")
     connection.request("open", path=str(tmp_path), make=False)
     connection.request("lock", operation="push", client="me", lease=60)
     stream = ReceiverStream(connection, no_channels(), os.fsencode(tmp_path))

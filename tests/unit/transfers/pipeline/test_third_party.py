@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from hibali.errors import TryLaterError, UsageError
+from hibali.subprocesses import Process
 from transfers.model.entry import Entry, Kind, Verification
 from transfers.model.units import Committed, Item, Unit
 from transfers.pipeline.batches import group_units
@@ -50,12 +51,12 @@ class Pair:
         self.source, self.target = folder / "source", folder / "target"
         for made in (self.source, self.target):
             made.mkdir()
-        self.connection = Connection(AGENT, "there")
+        self.connection = Connection(Process(AGENT), "there")
         self.connection.request("open", path=str(self.source), make=False)
         nonce = secrets.token_hex(16)
         packed = b64encode(opening(nonce)).decode("ascii")
         self.reached = self.connection.request("start_relay", words=argv, opening=packed, nonce=nonce).header
-        self.lock_holder = Connection(AGENT, "keeper")
+        self.lock_holder = Connection(Process(AGENT), "keeper")
         header = {"operation": "sync", "client": "me", "lease": 60}
         self.lock_holder.request("open", path=str(self.target), make=False)
         self.token = self.lock_holder.request("lock", **header).header["token"]

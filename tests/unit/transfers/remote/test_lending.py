@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from hibali.config.model import Site, SshSettings
+from hibali.subprocesses import Process
 from tests.support.trees import make_tree, many_files
 from transfers.model.entry import Kind
 from transfers.model.units import Item
@@ -24,7 +25,7 @@ SITE = Site("far", "ssh", ssh=SshSettings(host="login"))
 
 
 def connect() -> Connection:
-    return Connection(local_command(sys.executable), "far")
+    return Connection(Process(local_command(sys.executable)), "far")
 
 
 @pytest.fixture

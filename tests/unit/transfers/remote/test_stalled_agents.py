@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from hibali.errors import TryLaterError
+from hibali.subprocesses import Process
 from tests.support.slow_agents import HANGING, slow
 from tests.support.waiting import wait_for
 from transfers.remote.connection import BOOTSTRAP, Connection
@@ -28,7 +29,7 @@ def agent(tmp_path: Path) -> Iterator[Start]:
 
     def start(call: str = "", change: str = "", stall: float = STALL) -> Connection:
         program = change.format(call) + BOOTSTRAP
-        opened.append(Connection([sys.executable, "-I", "-S", "-c", program], "far", stall=stall))
+        opened.append(Connection(Process([sys.executable, "-I", "-S", "-c", program]), "far", stall=stall))
         opened[-1].request("open", path=str(tmp_path), make=False)
         return opened[-1]
 
