@@ -13,6 +13,7 @@ import pytest
 from hibali.config.model import Limits, SshSettings
 from hibali.errors import TryLaterError
 from hibali.ssh.sessions import Login
+from hibali.subprocesses import Process
 from tests.services.sshd import SshServer
 from tests.support.faulty_proxy import BlackHoleProxy
 from tests.support.waiting import wait_for
@@ -85,12 +86,13 @@ def test_a_connection_without_a_master_has_a_deadline_too(ssh_server: SshServer)
     assert "ServerAliveCountMax=4" in argv
 
 
-@pytest.mark.parametrize("start", [Connection, Channel])
+@pytest.mark.parametrize("kind", [Connection, Channel])
 def test_a_program_that_neither_reads_nor_answers_is_ended(
-    start: Any, monkeypatch: pytest.MonkeyPatch
+    kind: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A pipe that is full blocks the write of the agent's program, which is longer than it."""
-    monkeypatch.setattr(sys.modules[start.__module__], "_START_SECONDS", 0.5)
+    monkeypatch.setattr(sys.modules[kind.__module__], "_START_SECONDS", 0.5)
+    program: Any = ["sleep", "60"]
     with pytest.raises(TryLaterError) as caught:
-        start(["sleep", "60"], "far")
+        kind(Process(program) if kind is Connection else program, "far")
     assert caught.value.code == "no-answer"

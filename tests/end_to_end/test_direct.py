@@ -403,11 +403,11 @@ def test_the_bytes_pass_through_this_machine_where_that_is_asked_for(sites: Site
     assert (receipt["mover"], receipt["bytes_sent"]) == ("stream", 2 * MIB)
 
 
-def test_a_site_that_opens_no_further_session_is_used_as_before(sites: Sites) -> None:
+def test_where_no_login_is_kept_all_agents_share_one(sites: Sites) -> None:
     config = Path(sites.hibali.home.config)
     config.write_text(
         config.read_text().replace("[sites.north.ssh]\n", '[sites.north.ssh]\npersist = "no"\n')
     )
     sites.make({b"a": os.urandom(MIB)})
     receipt = sync_at_site(sites, "north:data", "north:copy")
-    assert (receipt["mover"], receipt["logins"]) == ("stream", 2)
+    assert (receipt["mover"], receipt["logins"], receipt["bytes_sent"]) == ("direct", 1, 0)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.services.session import REPOSITORY
-from tests.support import tampering_ssh
+from tests.support import tampering_agent
 from tests.support.trees import File, make_tree, read_tree, state_of
 
 MTIME = 1_600_000_000_000_000_000
@@ -21,8 +21,8 @@ EXTRA = {b"a/extra": b"only at the target", b"extra": b"this one, too"}
 REFUSED = {6, 8}
 DISCONNECTED = {5, 6, 8}  # a connection that breaks is not a proven false answer
 
-FALSE_LISTINGS = sorted(name for name in tampering_ssh.TAMPERINGS if "-at-" not in name)
-FALSE_FRAMES = sorted(name for name in tampering_ssh.TAMPERINGS if "-at-" in name)
+FALSE_LISTINGS = sorted(name for name in tampering_agent.TAMPERINGS if "-at-" not in name)
+FALSE_FRAMES = sorted(name for name in tampering_agent.TAMPERINGS if "-at-" in name)
 WRONG_VALUES = ("null", "-1", '"x"', "[]", "{}", "[null]", "1e300", str(1 << 70))
 
 
@@ -38,13 +38,19 @@ class World:
 
     def send_false(self, name: str) -> None:
         # the path of python may contain no space, although that of the clone may
-        python = self.folder.parent / "python"
-        python.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
+        real, program = shlex.quote(sys.executable), "-P -m tests.support.tampering_agent"
+        ssh, python = self.folder.parent / "ssh", self.folder.parent / "python"
+        # the last argument starts the program that starts the agents, which is none itself
+        ssh.write_text('#!/bin/sh\nfor last; do :; done\nexec env LIAR_SESSION=1 sh -c "$last"\n')
+        python.write_text(
+            f'#!/bin/sh\nif [ -z "$LIAR_SESSION" ]; then exec {real} {program} {shlex.quote(name)}; fi\n'
+            f'unset LIAR_SESSION; exec {real} "$@"\n'
+        )
+        ssh.chmod(0o755)
         python.chmod(0o755)
-        words = json.dumps([sys.executable, "-P", "-m", "tests.support.tampering_ssh", name])
         self.hibali.home.config.write_text(
             'version = 1\n[sites.liar]\nkind = "ssh"\n[sites.liar.limits]\nlogin_interval = "0s"\nreconnect = "0s"\n'
-            f'[sites.liar.ssh]\nhost = "liar"\npersist = "no"\ncommand = {words}\n'
+            f'[sites.liar.ssh]\nhost = "liar"\npersist = "no"\ncommand = {json.dumps([str(ssh)])}\n'
             f"python = {json.dumps(str(python))}\n"
         )
         self.hibali.home.config.chmod(0o600)

@@ -1,4 +1,4 @@
-"""Replace ssh(1) and change an agent's answers: `tampering_ssh.py TAMPERING [ssh's arguments]`.
+"""Run an agent and change its answers: `tampering_agent.py TAMPERING`.
 
 The relay reads the answers of a real agent frame by frame and changes them. A tampering is a name below,
 or `answer:REQUEST:JSON`, which replaces the header of every answer to that request, or
@@ -269,10 +269,8 @@ for _request in ("list", "lock", "start_receiving"):
     })  # fmt: skip
 
 
-def main(name: str, words: list[str]) -> None:
-    """Act as ssh: `-O check` and the like report that there is no login to share."""
-    if "-O" in words or "-N" in words:
-        sys.exit(255)
+def main(name: str) -> None:
+    """Act as the site's python."""
     agent = subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", BOOTSTRAP],
         stdin=subprocess.PIPE,
@@ -290,4 +288,4 @@ def main(name: str, words: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2:])
+    main(sys.argv[1])
