@@ -526,7 +526,7 @@ class Limits:
     `reconnect_seconds` is how long hibali tries to reconnect after a lost connection, 0 for not at all. A
     connection counts as lost after no progress for `stall_seconds`, 0 for never. If a
     submission got no answer, its job can appear in the queue for `settling_seconds`; only then hibali submits
-    it again.
+    it again. `globus_tasks` counts all active transfers of the Globus account, 0 for no limit.
     """
 
     queued_jobs: int = setting(whole(), default=100, doc="jobs in the queue at a time")
@@ -571,6 +571,9 @@ class Limits:
         default=180.0,
         name="settling",
         doc="how long to search for a job before submitting it again",
+    )
+    globus_tasks: int = setting(
+        whole(0), default=0, doc="your active Globus transfers at a time, 0 for no limit"
     )
 
 
