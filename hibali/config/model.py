@@ -353,6 +353,9 @@ def login_url_problem(url: str, login_url: str) -> str | None:
 _UUID = r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
 _SECRETS = ("secret_variable", "secret_keyring", "secret_command")
 GLOBUS_DEADLINE_SECONDS = 7 * 86400.0  # a large tree on a busy site takes days; a forgotten task ends
+# The id of hibali's own native app at Globus, for sites that name none. Only the owner of the project can register it (CONTRIBUTING.md);
+# empty until then. It is never the id of another project.
+GLOBUS_CLIENT_ID = ""
 
 
 def _uuid(value: Any, note: Note) -> str:
