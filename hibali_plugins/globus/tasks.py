@@ -295,9 +295,7 @@ class Tasks:
             if task.submission in known:
                 continue
             self._on_event(
-                Noted(
-                    f"continuing the task that an earlier call submitted: {counted(len(task.files), 'file')}"
-                )
+                Noted(f"continuing the task that an earlier call began: {counted(len(task.files), 'file')}")
             )
             try:
                 if task.task is None:

@@ -74,6 +74,24 @@ def test_a_wait_ends_with_the_time_limit_of_the_transfer(sites: GlobusSites) -> 
     _assert_all_there(sites, 2)
 
 
+def test_an_interrupted_wait_is_continued_by_the_same_command(sites: GlobusSites) -> None:
+    _limit(sites, 1)
+    held = sites.globus.fault("held")
+    processes = [_start(sites, 0)]
+    wait_for(lambda: len(sites.transfers()) == 1)
+    waiting = _start(sites, 1)
+    wait_for(lambda: "waiting until a Globus task ends" in _notes(sites))
+    waiting.send_signal(signal.SIGINT)
+    assert waiting.wait(30) == 130
+    processes.append(_start(sites, 1))
+    wait_for(lambda: _notes(sites).count("waiting until a Globus task ends") == 2)
+    assert len(sites.globus.submissions()) == 1
+    held.clear()
+    assert [process.wait(60) for process in processes] == [0, 0]
+    assert len(sites.transfers()) == 2
+    _assert_all_there(sites, 2)
+
+
 def test_a_submission_whose_answer_was_lost_does_not_wait_for_itself(sites: GlobusSites) -> None:
     _limit(sites, 1)
     lost = sites.globus.fault("lost_answer")
