@@ -119,9 +119,14 @@ def retry_after(
 
 
 def when_free(
-    attempt: Callable[[], Result], *, subject: str, patience: float, on_event: Listener | None = None
+    attempt: Callable[[], Result],
+    *,
+    subject: str,
+    patience: float,
+    code: str = "locked",
+    on_event: Listener | None = None,
 ) -> Result:
-    """Call `attempt` until it does not fail with `locked`: another process works there, or the lease of a dead one has not expired.
+    """Call `attempt` until it does not fail with `code`; with `locked` another process works there, or the lease of a dead one has not expired.
 
     After `patience` seconds that error is raised unchanged.
     """
@@ -133,7 +138,7 @@ def when_free(
             return attempt()
         except HibaliError as problem:
             wait = pauses.next_pause()
-            if problem.code != "locked" or time.monotonic() + wait > deadline:
+            if problem.code != code or time.monotonic() + wait > deadline:
                 raise
             tries += 1
             if on_event is not None:

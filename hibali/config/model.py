@@ -353,6 +353,9 @@ def login_url_problem(url: str, login_url: str) -> str | None:
 _UUID = r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
 _SECRETS = ("secret_variable", "secret_keyring", "secret_command")
 GLOBUS_DEADLINE_SECONDS = 7 * 86400.0  # a large tree on a busy site takes days; a forgotten task ends
+# The id of hibali's own native app at Globus, for sites that name none. Only the owner of the project can register it (CONTRIBUTING.md);
+# empty until then. It is never the id of another project.
+GLOBUS_CLIENT_ID = ""
 
 
 def _uuid(value: Any, note: Note) -> str:
@@ -526,7 +529,7 @@ class Limits:
     `reconnect_seconds` is how long hibali tries to reconnect after a lost connection, 0 for not at all. A
     connection counts as lost after no progress for `stall_seconds`, 0 for never. If a
     submission got no answer, its job can appear in the queue for `settling_seconds`; only then hibali submits
-    it again.
+    it again. `globus_tasks` counts all active transfers of the Globus account, 0 for no limit.
     """
 
     queued_jobs: int = setting(whole(), default=100, doc="jobs in the queue at a time")
@@ -571,6 +574,9 @@ class Limits:
         default=180.0,
         name="settling",
         doc="how long to search for a job before submitting it again",
+    )
+    globus_tasks: int = setting(
+        whole(0), default=0, doc="your active Globus transfers at a time, 0 for no limit"
     )
 
 

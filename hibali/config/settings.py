@@ -14,6 +14,7 @@ from hibali.amounts import duration_text
 from hibali.config.kinds import kind_of, read_site, service_name
 from hibali.config.model import (
     BAD_SITE_NAME,
+    GLOBUS_CLIENT_ID,
     REMOTE_NAME,
     SITE_NAME,
     URL_PROTOCOLS_BUILT,
@@ -194,9 +195,10 @@ class Document:
 def read_document(document: dict[str, Any], wrong: list[Wrong]) -> Document:
     """Read a parsed config.toml; errors in it are added to `wrong`."""
     found = read_table(Document, document, collect(wrong))
+    globus = found.globus or (GlobusClient(GLOBUS_CLIENT_ID) if GLOBUS_CLIENT_ID else None)
     for name, site in found.sites.items():
         if site.globus is not None and site.globus.client is None:
-            found.sites[name] = replace(site, globus=replace(site.globus, client=found.globus))
+            found.sites[name] = replace(site, globus=replace(site.globus, client=globus))
     for name, site in found.sites.items():
         data = kind_of(site).data_site(site)
         if not data:

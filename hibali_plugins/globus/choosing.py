@@ -57,6 +57,7 @@ def find_collections(
             target.site.globus.collection,
             paths[1],
             max(source.site.globus.deadline_seconds, target.site.globus.deadline_seconds),
+            min(filter(None, (place.site.limits.globus_tasks for place in (source, target))), default=0),
         )
     if not is_required:
         return None

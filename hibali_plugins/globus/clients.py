@@ -370,7 +370,8 @@ def client_of(site: Site) -> GlobusClient:
             "no-globus-client",
             "config.toml names no client_id for Globus",
             subject=site.name,
-            hint='Register an application with Globus and write [globus] client_id = "UUID": see docs/globus.md.',
+            hint='Register a native app at https://app.globus.org/settings/developers (docs/globus.md, "Logging in"), then: '
+            "hibali config set globus.client_id UUID",
         )
     return site.globus.client
 

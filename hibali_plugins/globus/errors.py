@@ -22,6 +22,7 @@ from hibali.http.errors import is_failing, proxy_failure
 from hibali.text import printable
 
 CONFLICT = "globus-conflict"  # error code: an identical transfer is active
+TOO_MANY_TASKS = "too-many-tasks"  # error code: the account has as many tasks as it may
 _LOGIN_ENDED = frozenset({"invalid_grant", "unauthorized_client", "invalid_token"})
 
 
@@ -125,6 +126,8 @@ def _of_transfer(problem: GlobusAPIError, site: Site, client: GlobusClient, subj
         )
     if code.endswith((".SizeLimit", ".Exists", ".NotDirectory")):
         return _of_folder(problem, subject)
+    if code.endswith(".TooManyPendingJobs"):
+        return too_many_tasks(_sentence(problem), subject)
     if status == 409:
         return TryLaterError(CONFLICT, _sentence(problem), subject=subject, transient=False)
     if _passes(problem):
@@ -139,6 +142,17 @@ def _of_transfer(problem: GlobusAPIError, site: Site, client: GlobusClient, subj
     if status == 403:
         return AccessError("denied", _sentence(problem), subject=subject)
     return RefusedError("globus-refused", _sentence(problem), subject=subject)
+
+
+def too_many_tasks(message: str, subject: str) -> TryLaterError:
+    """Return the error for an account that has as many tasks as Globus, or the limit of a site, allows."""
+    return TryLaterError(
+        TOO_MANY_TASKS,
+        message,
+        subject=subject,
+        hint="When a task has ended (https://app.globus.org/activity), run the same command again.",
+        transient=False,
+    )
 
 
 def _of_folder(problem: GlobusAPIError, subject: str) -> IncompleteError:

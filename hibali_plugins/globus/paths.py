@@ -35,7 +35,8 @@ CHECKSUM = 3  # the sync level that transfers only files with different checksum
 class CollectionPair:
     """The ids of two collections, and the root folders in them.
 
-    `deadline_seconds` is the time limit for each task between them.
+    `deadline_seconds` is the time limit for each task between them, `most_tasks` the limit of the account's active
+    transfers, 0 for none.
     """
 
     source: str
@@ -43,6 +44,7 @@ class CollectionPair:
     target: str
     target_root: str
     deadline_seconds: float = GLOBUS_DEADLINE_SECONDS
+    most_tasks: int = 0
 
     def key_fields(self) -> list[str]:
         """Return the values that identify the tasks between these folders."""

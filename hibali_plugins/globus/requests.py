@@ -46,14 +46,11 @@ class Globus:
         """Return the task's document, with extra retries: a few failed polls must not abandon a task."""
         return self._request(lambda: self._client.get_task(task), attempts=8)
 
-    def active(self, label: str) -> str | None:
-        """Return the active task with this label, or None."""
-        query = {"filter": "status:ACTIVE,INACTIVE/type:TRANSFER,DELETE", "limit": 100}
+    def active(self) -> list[Document]:
+        """Return the account's active transfers and those that wait for a login, at most as many as Globus accepts."""
+        query = {"filter": "status:ACTIVE,INACTIVE/type:TRANSFER", "limit": 100}
         found = self._request(lambda: self._client.task_list(query_params=query))
-        for task in found["DATA"]:
-            if task.get("label") == label and task.get("status") in {"ACTIVE", "INACTIVE"}:
-                return str(task["task_id"])
-        return None
+        return [task for task in found["DATA"] if task.get("status") in {"ACTIVE", "INACTIVE"}]
 
     def events(self, task: str) -> list[Document]:
         """Return at most `MOST_EVENTS` events, newest first."""

@@ -15,7 +15,7 @@ from hibali.events import Carried, Listener, Noted
 from hibali.ledger import Journal, ledger_folder, now, read_records
 from hibali.retry import growing_intervals, pause
 from hibali.text import counted, path_fields, path_from_fields
-from hibali_plugins.globus.errors import fault_of, is_fault, with_details
+from hibali_plugins.globus.errors import CONFLICT, TOO_MANY_TASKS, fault_of, is_fault, with_details
 from hibali_plugins.globus.paths import (
     CHECKSUM,
     CollectionPair,
@@ -26,6 +26,7 @@ from hibali_plugins.globus.paths import (
     transfer_body,
 )
 from hibali_plugins.globus.requests import MOST_EVENTS, Document, Globus
+from hibali_plugins.globus.submitter import Submitter
 from transfers.engine.request import TaskTimeouts
 
 
@@ -178,6 +179,7 @@ class Following:
         self._faults = 0
         self._reported: dict[str, int] = {}
         self._paused = False
+        self._queued = False
 
     def until_over(self, *, on_interruption: Callable[[], None]) -> End:
         """Poll the task until it ends; cancel it after too long without progress.
@@ -206,6 +208,11 @@ class Following:
             self._bytes = now
 
     def _report_faults(self, task: Document) -> None:
+        if task.get("nice_status") == "Queued" and not self._queued:
+            self._queued = True
+            self._on_event(
+                Noted(f"Globus task {self._task} is queued: Globus runs 3 of an account at a time")
+            )
         if task.get("is_paused") and not self._paused:
             self._note("PAUSED", self._globus.pause_messages(self._task))
         self._paused = bool(task.get("is_paused"))
@@ -255,9 +262,6 @@ class Following:
         return ""
 
 
-_CONFLICT = "globus-conflict"  # see errors.CONFLICT
-
-
 class Tasks:
     """The tasks from a folder of one collection to a folder of another."""
 
@@ -269,16 +273,18 @@ class Tasks:
         self._label = label_of(operation, key_of(ends))
         self._patience = patience
         self._on_event = on_event
+        waits = ends.deadline_seconds if patience.give_up_after is None else patience.give_up_after
+        self._submitter = Submitter(globus, ends.most_tasks, waits, on_event)
         self.bytes = 0
 
     def begin(self, files: Sequence[Sent]) -> BegunTask:
-        """Submit one task. Raise `TryLaterError("globus-conflict")` if an identical one is active."""
+        """Submit one task. Raise `TryLaterError` if an identical one is active, or too many are."""
         task = begin_task(self._ends, self._globus.submission(), self._label, files)
         try:
             self._submit(task)
         except HibaliError as problem:
             # A refused task does not exist; after other errors it may, if only the response was lost.
-            if isinstance(problem, RefusedError) or problem.code == _CONFLICT:
+            if isinstance(problem, RefusedError) or problem.code in {CONFLICT, TOO_MANY_TASKS}:
                 task.forget()
             raise
         return task
@@ -289,13 +295,11 @@ class Tasks:
             if task.submission in known:
                 continue
             self._on_event(
-                Noted(
-                    f"continuing the task that an earlier call submitted: {counted(len(task.files), 'file')}"
-                )
+                Noted(f"continuing the task that an earlier call began: {counted(len(task.files), 'file')}")
             )
             try:
                 if task.task is None:
-                    self._submit(task)
+                    self._submit(task, besides=self._label)  # it may be one of the active tasks already
                 self.follow(task)
             except (NotFoundError, RefusedError):
                 task.forget()  # Globus no longer has this task
@@ -318,7 +322,7 @@ class Tasks:
             deadline=deadline_after(self._ends.deadline_seconds),
             sync_level=CHECKSUM,
         )
-        task = self._globus.submit(body)
+        task = self._submitter.submit(body)
         end = self._follow(task)
         if not (end.moved or end.code):
             return end, set()
@@ -345,8 +349,11 @@ class Tasks:
     def _piece(self, file: Sent) -> Piece:
         return Piece(file.source, below(self._ends.target_root, file.written), file.digest)
 
-    def _submit(self, task: BegunTask) -> None:
-        """Submit the task; repeating the same submission id is safe. Globus ignores a new deadline then."""
+    def _submit(self, task: BegunTask, *, besides: str | None = None) -> None:
+        """Submit the task; repeating the same submission id is safe. Globus ignores a new deadline then.
+
+        Active tasks with the label `besides` do not count for the limit.
+        """
         body = transfer_body(
             self._ends,
             [self._piece(file) for file in task.files],
@@ -355,12 +362,12 @@ class Tasks:
             deadline=deadline_after(self._ends.deadline_seconds),
         )
         try:
-            submitted = self._globus.submit(body)
+            submitted = self._submitter.submit(body, besides=besides)
         except HibaliError as problem:
-            if problem.code != _CONFLICT:
+            if problem.code != CONFLICT:
                 raise
             self._wait_for_other(problem)
-            submitted = self._globus.submit(body)
+            submitted = self._submitter.submit(body, besides=besides)
         task.record_task_id(submitted)
         self._on_event(
             Noted(
@@ -371,10 +378,11 @@ class Tasks:
 
     def _wait_for_other(self, problem: HibaliError) -> None:
         """Wait for an identical task of this account from another machine or without a ledger record."""
-        other = self._globus.active(self._label)
+        others = (task for task in self._globus.active() if task.get("label") == self._label)
+        other = next((str(task["task_id"]) for task in others), None)
         if other is None:
             raise TryLaterError(
-                _CONFLICT,
+                CONFLICT,
                 "another task is transferring the same files between these collections",
                 subject=problem.subject,
                 hint="See https://app.globus.org/activity. When that task has ended, run the same command again.",

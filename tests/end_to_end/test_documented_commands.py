@@ -110,6 +110,7 @@ ELSEWHERE: dict[str, str] = {
     "git-annex": "test_special_remote.py",
     "globus": "tests/plugins/globus",
     "gsi": "test_gsi.py",
+    "hpss": "tests/plugins/globus",
 }
 PAGES = sorted(path.stem for path in pages() if lines_to_type(path) and path.stem not in ELSEWHERE)
 OF_THEIR_OWN = frozenset({"README", "bucket-to-cluster"})  # their text says where to run them

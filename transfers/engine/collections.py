@@ -63,5 +63,7 @@ def with_local_collection(location: Location, settings: Settings) -> Location:
             and site.globus is not None
             and collection_path(site, location.raw) is not None
         ):
-            return replace(location, site=replace(location.site, globus=replace(site.globus, of=site.name)))
+            limits = replace(location.site.limits, globus_tasks=site.limits.globus_tasks)
+            globus = replace(site.globus, of=site.name)
+            return replace(location, site=replace(location.site, globus=globus, limits=limits))
     return location

@@ -346,6 +346,9 @@ def make_plan(operation: Operation, endpoints: Endpoints) -> TransferPlan:
     if plan.empty_folders and not request.rules.keep_empty_folders:
         recorder.receipt.empty_folders = plan.empty_folders
         recorder.record(Noted(_empty_folders_left(request, endpoints, plan.empty_folders), kept=True))
+    lost = _permissions_lost(request, endpoints, plan)
+    if lost:
+        recorder.record(Noted(lost, kept=True))
     if plan.odd_keys and request.rules.delete:
         recorder.record(
             Noted(
@@ -366,6 +369,25 @@ def make_plan(operation: Operation, endpoints: Endpoints) -> TransferPlan:
 def _empty_folders_left(request: Request, endpoints: Endpoints, count: int) -> str:
     way = "; to store them, add --keep-empty-folders" if endpoints.target.facts.folder_markers else ""
     return f"{request.target.text}: not stored, because there are only objects: {counted(count, 'empty folder')}{way}"
+
+
+def _permissions_lost(request: Request, endpoints: Endpoints, plan: TransferPlan) -> str:
+    """Return what files lose in a collection that only Globus reaches, or "": Globus preserves no permissions.
+
+    With another way to the target, hibali sets the execute bit itself.
+    """
+    source, target = endpoints.source.facts, endpoints.target.facts
+    if not (source.only_globus or target.only_globus) or not plan.files_to_move:
+        return ""
+    if not source.modes:
+        return (
+            f"{request.source.text}: no file becomes executable, because Globus does not preserve permissions"
+        )
+    files = (action.entry for action in plan.moves if action.entry.kind is Kind.FILE)
+    count = sum(entry.mode >= 0 and bool(entry.mode & 0o100) for entry in files)
+    if not count:
+        return ""
+    return f"{request.target.text}: {counted(count, 'file loses its', 'files lose their')} execute bit, because Globus does not preserve permissions"
 
 
 def _check_above(target: Store, location: Location) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hibali.config.model import GlobusSettings, Site
+from hibali.config.model import GlobusSettings, Limits, Site
 from hibali.errors import AccessError, HibaliError, IncompleteError, TryLaterError, UsageError
 from hibali_plugins.globus.choosing import CollectionRoot, RouteRequest, find_collections
 from hibali_plugins.globus.errors import error_of, fault_of
@@ -46,6 +46,12 @@ def test_use_globus_if_both_collections_contain_the_paths() -> None:
     assert _collections(host, (VAULT, b"~/y")) == CollectionPair(
         "uuid-remote", "/scratch/x", "uuid-vault", "/~/y"
     )
+    limited = [
+        (replace(site, limits=Limits(globus_tasks=most)), path)
+        for (site, path), most in ((local, 3), (host, 2))
+    ]
+    for source, target, most in ((*limited, 2), (limited[0], host, 3), (local, limited[1], 2)):
+        assert getattr(_collections(source, target), "most_tasks", None) == most
     assert _collections(local, host, "stream") is None
     for other in (
         (PLAIN, b"/x"),

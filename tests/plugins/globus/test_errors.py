@@ -54,6 +54,7 @@ TRANSFER, AUTH = globus_sdk.TransferAPIError, globus_sdk.AuthAPIError
         (TRANSFER, 503, {}, "globus-unavailable", 5, ""),
         (TRANSFER, 502, {"code": "ExternalError.DirListingFailed.GCDisconnected"}, "collection-offline", 5, "Globus Connect"),
         (TRANSFER, 409, {"code": "Conflict"}, "globus-conflict", 5, ""),
+        (TRANSFER, 409, {"code": "ClientError.Conflict.TooManyPendingJobs"}, "too-many-tasks", 5, "app.globus.org"),
         (TRANSFER, 400, {"code": "ClientError.BadRequest"}, "globus-refused", 8, ""),
         (AUTH, 400, {"error": "invalid_grant"}, "login-expired", 4, "hibali sites login one"),
         (AUTH, 400, {"error": "unknown_scope"}, "login-refused", 4, "docs/globus.md"),

@@ -11,6 +11,7 @@ from hibali.config.edit import add_site
 from hibali.config.model import GlobusClient, GlobusSettings
 from hibali.config.settings import Settings, SettingsError, parse_settings
 from hibali.errors import UsageError
+from hibali_plugins.globus.clients import client_of
 from transfers.engine.collections import path_in_collection
 
 ONE, OTHER, DATA = (f"{digit * 8}-0000-4000-8000-{'0' * 12}" for digit in "abc")
@@ -62,6 +63,20 @@ secret_command = ["pass", "globus"]
         deadline_seconds=2 * 86400.0,
     )
     assert (client.confidential, found.globus.confidential) == (True, False)
+
+
+def test_the_client_of_the_project_serves_sites_that_name_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = f'[sites.archive]\nkind = "globus"\n[sites.archive.globus]\ncollection = "{DATA}"\n'
+    with pytest.raises(UsageError) as caught:
+        client_of(parse(table).site("archive"))
+    assert (caught.value.code, "config set globus.client_id" in caught.value.hint) == (
+        "no-globus-client",
+        True,
+    )
+    monkeypatch.setattr("hibali.config.settings.GLOBUS_CLIENT_ID", ONE)
+    assert client_of(parse(table).site("archive")) == GlobusClient(ONE)
+    own = parse(f'[globus]\nclient_id = "{OTHER}"\n{table}')
+    assert client_of(own.site("archive")) == GlobusClient(OTHER)
 
 
 def test_errors_have_line_numbers_and_secrets_are_refused() -> None:

@@ -142,6 +142,28 @@ def test_a_site_that_only_globus_reaches_supports_all_operations(sites: GlobusSi
     assert sites.same("readable")
 
 
+def test_permissions_that_globus_drops_are_reported(sites: GlobusSites, tmp_path: Path) -> None:
+    """Check that a plan, the transfer and the history name them, and that nothing is lost where hibali reaches the target."""
+    vault = sites.add_vault(tmp_path / "vault")
+    sites.make({b"tool": File(b"#!/bin/sh\n", executable=True), b"data": File(b"1")})
+
+    def notes(answer: Any) -> list[str]:
+        return [line["message"] for line in answer.lines if "permissions" in line.get("message", "")]
+
+    lost = ["vault:data: 1 file loses its execute bit, because Globus does not preserve permissions"]
+    planned = sites.hibali("push", sites.here / "data", "vault:data", "--dry-run", "--json", exit=0)
+    assert notes(planned) == lost
+    assert notes(sites.push(to="vault:data")) == lost
+    assert not (vault / "data" / "tool").stat().st_mode & 0o111
+    operation = sites.hibali("history", "--json", exit=0).lines[0]["id"]
+    assert lost[0] in sites.hibali("history", "show", operation, "--json", exit=0).last["notes"]
+    assert notes(sites.push(to="vault:data")) == []
+    pulled = notes(sites.move("pull", "vault:data", sites.here / "back"))
+    assert pulled == ["vault:data: no file becomes executable, because Globus does not preserve permissions"]
+    assert notes(sites.push()) == []
+    assert sites.same()
+
+
 def test_globus_is_not_used_where_it_is_not_available(sites: GlobusSites, tmp_path: Path) -> None:
     """Check that an explicit request for Globus is refused with the reason, and that without it another transport is used."""
     outside = tmp_path / "outside"

@@ -23,6 +23,7 @@ tested with globus-cli (test_globus_cli.py), but not with Globus itself. Fixture
 | Auth: tokens, revocation, introspection, consents | the fixtures that tests/services/README.md lists | the same members and types |
 | Transfer: endpoint, ls, mkdir, rename, stat, submission_id, transfer, delete, tasks, events | likewise | the same members and types |
 | faults of tasks | event codes of the documents | those of `fault`; real ones may have other texts |
+| limits of tasks | docs.globus.org/api/transfer/task_behavior: 3 transfers and 3 deletions of a user run, others have nice_status "Queued"; the code of a refusal as programs handle it | the same; a refusal beyond 100 has status 409, after its code |
 | limits of rates | 429 with Retry-After | only as a fault of a test |
 """
 
@@ -145,7 +146,7 @@ class Globus:
         raise AssertionError("the page did not lead anywhere")
 
     def settings(self, **values: Any) -> None:
-        """Change settings: token_seconds, folder_limit, page_limit (of tasks and events), user (of the browser), denies."""
+        """Change settings: token_seconds, folder_limit, page_limit (of tasks and events), active_limit, pending_limit, user (of the browser), denies."""
         self.request("POST", "/_test/settings", values)
 
     def expire(self, **what: Any) -> None:

@@ -26,6 +26,15 @@ _FAULTS = {
     "unauthorized",
     "unavailable",
 }
+_SETTINGS = {
+    "active_limit",
+    "denies",
+    "folder_limit",
+    "page_limit",
+    "pending_limit",
+    "token_seconds",
+    "user",
+}
 
 
 @route("POST", "/_test/clients")
@@ -83,7 +92,7 @@ def look_at(request: Request, fault: str) -> dict[str, Any]:
 @route("POST", "/_test/settings")
 def settings(request: Request) -> dict[str, Any]:
     for name, value in request.json().items():
-        if name not in {"token_seconds", "folder_limit", "page_limit", "user", "denies"}:
+        if name not in _SETTINGS:
             raise ApiError(400, "BadSetting", name)
         setattr(request.world, name, value)
     return {}

@@ -81,6 +81,10 @@ def _accept(request: Request, kind: str, body: dict[str, Any], token: Token) -> 
         other.paths == task.paths and not other.is_over for other in world.tasks.values()
     ):
         raise ApiError(409, "Conflict", f"A {kind.lower()} with identical paths has not yet completed")
+    if len(task.alike(world)) >= world.pending_limit:
+        raise ApiError(
+            409, "ClientError.Conflict.TooManyPendingJobs", "The limit of pending tasks is reached"
+        )
     world.tasks[task.id] = task
     threading.Thread(target=run, args=(world, task), daemon=True).start()
     message = f"The {kind.lower()} has been accepted and a task has been created and queued for execution"

@@ -152,6 +152,9 @@ class RunningTask:
             fault = self.world.has(kind, **about)
             if fault is not None:
                 return code, fault.message or {"PAUSED": "Paused for maintenance"}.get(code, code.lower())
+        working = [one for one in self.task.alike(self.world) if one.trouble in {None, "Queued"}]
+        if self.task not in working[: self.world.active_limit] and self.task in working:
+            return "Queued", "queued"
         for end in self.ends:
             if is_offline(self.world, end):
                 personal = end.entity_type.startswith("GCP_")

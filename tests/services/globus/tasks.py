@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.services.globus.collections import transfer_token
 from tests.services.globus.http import Request, route
-from tests.services.globus.world import ApiError, Collection, filters, now, passes
+from tests.services.globus.world import ApiError, Collection, World, filters, now, passes
 
 _COUNTS = [
     "bytes_checksummed",
@@ -62,6 +62,13 @@ class Task:
     @property
     def is_over(self) -> bool:
         return self.status in {"SUCCEEDED", "FAILED"}
+
+    def alike(self, world: World) -> list[Task]:
+        """Return the account's tasks of this kind that have not ended, oldest first."""
+        alike = (self.owner, self.kind)
+        return [
+            task for task in world.tasks.values() if (task.owner, task.kind) == alike and not task.is_over
+        ]
 
     @property
     def done(self) -> int:

@@ -145,6 +145,8 @@ class World:
     token_seconds: int = 172_800
     folder_limit: int = 100_000
     page_limit: int = 1000
+    active_limit: int = 3  # transfers, and deletions, of an account that run at a time
+    pending_limit: int = 100  # those of an account that are active or queued
     ended: bool = False
     changed: threading.Condition = field(default_factory=threading.Condition)
 
