@@ -122,14 +122,14 @@ class AgentSession(Session):
             self._receiver.start()
         return agent
 
-    def handle(self, kind: bytes, number: int, content: bytes) -> None:
+    def handle(self, kind: bytes, number: int, content: streams.Content) -> None:
         """See Session."""
         size = streams.STATUS.size
         if kind != streams.ENDED or len(content) < size:
             raise StreamError("unknown kind of frame")
         agent = self._agents.get(number)
         if agent is not None:
-            agent.note_end(streams.STATUS.unpack(content[:size])[0], content[size:])
+            agent.note_end(streams.STATUS.unpack(bytes(content[:size]))[0], bytes(content[size:]))
 
     def _receive(self) -> None:
         """Pass on what arrives, until the session ends."""

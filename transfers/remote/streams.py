@@ -5,6 +5,7 @@ must not block the others. Both ends use this module; it is sent alone, so it im
 """
 
 import contextlib
+import fcntl
 import os
 import signal
 import struct
@@ -12,7 +13,7 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from typing import Any, BinaryIO, Callable, Deque, Dict
+from typing import Any, BinaryIO, Callable, Deque, Dict, Union
 
 _HEAD = struct.Struct(">cII")  # kind, number of the stream, length of the content
 _COUNT = struct.Struct(">I")
@@ -26,10 +27,15 @@ ENDED = b"e"  # host: the agent's exit status, and the end of its standard error
 KILL = b"k"  # client: kill the agent
 
 WINDOW = 4 * 1024 * 1024  # bytes of one stream that may be on their way in one direction
-_PIECE = 128 * 1024
-_MOST_CONTENT = 256 * 1024
+_PIECE = 256 * 1024
+_MOST_CONTENT = _PIECE
+_PIPE_BYTES = 1024 * 1024  # Linux's default limit for users
+_SET_PIPE_SIZE = 1031  # F_SETPIPE_SZ, which the fcntl of Python 3.6 has no name for
 _MOST_STREAMS = 16
 _ERRORS = 64 * 1024
+
+
+Content = Union[bytes, bytearray]
 
 
 class StreamError(Exception):
@@ -46,14 +52,14 @@ class Stream(object):
         self._target = target
         self._changed = threading.Condition()
         self._allowed = WINDOW
-        self._arrived: Deque[bytes] = deque()
+        self._arrived: Deque[Content] = deque()
         self._held = 0
         self._has_ended = False
         self._sender = threading.Thread(target=self._send_all, name="stream out", daemon=True)
         self._sender.start()
         threading.Thread(target=self._write_all, name="stream in", daemon=True).start()
 
-    def arrive(self, content: bytes) -> None:
+    def arrive(self, content: Content) -> None:
         """Take bytes that arrived; none at the end. Raises `StreamError` for more than the window."""
         with self._changed:
             self._held += len(content)
@@ -142,7 +148,8 @@ class Session(object):
 
     def write(self, kind: bytes, number: int, content: bytes = b"") -> None:
         """Do the same; the caller has the lock."""
-        _write(self._target, _HEAD.pack(kind, number, len(content)) + content)
+        _write(self._target, _HEAD.pack(kind, number, len(content)))
+        _write(self._target, content)
 
     def receive_all(self) -> None:
         """Handle what arrives until the session ends. Raises OSError, `StreamError`."""
@@ -150,7 +157,7 @@ class Session(object):
             head = self._read(_HEAD.size)
             if not head:
                 return
-            kind, number, length = _HEAD.unpack(head)
+            kind, number, length = _HEAD.unpack(bytes(head))
             if length > _MOST_CONTENT:
                 raise StreamError("a frame is larger than allowed")
             content = self._read(length)
@@ -160,23 +167,24 @@ class Session(object):
             elif stream is None:
                 continue  # it has ended
             elif kind == READ:
-                stream.allow(_COUNT.unpack(content)[0])
+                stream.allow(_COUNT.unpack(bytes(content))[0])
             elif kind == CLOSED or content:
                 stream.arrive(content if kind == BYTES else b"")
 
-    def handle(self, kind: bytes, number: int, content: bytes) -> None:
+    def handle(self, kind: bytes, number: int, content: Content) -> None:
         """Handle a frame that is only for this end. Raises `StreamError` for others."""
         raise NotImplementedError
 
-    def _read(self, length: int) -> bytes:
+    def _read(self, length: int) -> bytearray:
         """Read exactly this many bytes; none at the end of the session."""
-        content = bytearray()
-        while len(content) < length:
-            piece = self._source.read(length - len(content))
-            if not piece:
-                return b""
-            content += piece
-        return bytes(content)
+        content = bytearray(length)
+        view = memoryview(content)
+        while view:
+            count = self._source.readinto(view)  # type: ignore[attr-defined]
+            if not count:
+                return bytearray()
+            view = view[count:]
+        return content
 
 
 class AgentsSession(Session):
@@ -186,7 +194,7 @@ class AgentsSession(Session):
         super(AgentsSession, self).__init__(source, target)
         self._agents: Dict[int, Any] = {}
 
-    def handle(self, kind: bytes, number: int, content: bytes) -> None:
+    def handle(self, kind: bytes, number: int, content: Content) -> None:
         """See Session."""
         if kind == START:
             self._start(number, content)
@@ -195,11 +203,11 @@ class AgentsSession(Session):
         else:
             raise StreamError("unknown kind of frame")
 
-    def _start(self, number: int, command: bytes) -> None:
+    def _start(self, number: int, command: Content) -> None:
         if number in self._agents or len(self._agents) >= _MOST_STREAMS:
             raise StreamError("too many agents")
         agent: Any = subprocess.Popen(
-            ["sh", "-c", command],
+            ["sh", "-c", bytes(command)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -207,6 +215,9 @@ class AgentsSession(Session):
             start_new_session=True,
         )
         self._agents[number] = agent
+        for pipe in (agent.stdin, agent.stdout):
+            with contextlib.suppress(OSError):  # the limit of the system
+                fcntl.fcntl(pipe, _SET_PIPE_SIZE, _PIPE_BYTES)
 
         def send(kind: bytes, part: bytes) -> None:
             self.send(kind, number, part)
@@ -253,7 +264,7 @@ def serve(nonce: str) -> None:
     os._exit(0)  # threads may wait for agents
 
 
-def _write(target: BinaryIO, content: bytes) -> None:
+def _write(target: BinaryIO, content: Content) -> None:
     view = memoryview(content)
     while view:
         view = view[target.write(view) :]

@@ -133,10 +133,15 @@ class _Pipe:
     def __init__(self, content: bytes = b"") -> None:
         self._left = content
 
-    def read(self, most: int) -> bytes:
-        """Return what is left."""
-        piece, self._left = self._left[:most], self._left[most:]
-        return piece
+    def readinto(self, buffer: memoryview) -> int:
+        """Read what is left."""
+        piece, self._left = self._left[: len(buffer)], self._left[len(buffer) :]
+        buffer[: len(piece)] = piece
+        return len(piece)
+
+    def read(self, _: int) -> bytes:
+        """Return nothing."""
+        return b""
 
     def close(self) -> None:
         """Do nothing."""
