@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -48,6 +49,15 @@ def query_options(
     """
     finished = subprocesses.run([*command, "-G", "--", host], environment=environment, timeout=15)
     return SshOptions(finished.stdout if finished.exit_code == 0 else b"", finished.stderr)
+
+
+_JUMP = re.compile(r"(?:ssh://)?(?:[^@]*@)?(\[[^\]]+\]|[^:]+)(?::[0-9]+)?")
+
+
+def jump_hosts(options: SshOptions) -> list[str]:
+    """Return the hosts through which ssh with these options reaches its host (ssh_config(5), ProxyJump)."""
+    found = map(_JUMP.fullmatch, options.first("proxyjump").split(","))
+    return [jump[1].strip("[]") for jump in found if jump]
 
 
 def is_known_host(options: SshOptions, host: str, expand: Callable[[str], str]) -> bool | None:

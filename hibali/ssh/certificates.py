@@ -9,7 +9,7 @@ import os
 import re
 import shlex
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -87,20 +87,20 @@ def _seconds(text: str) -> float:
 
 
 def read_certificates(
-    paths: Iterable[str], agent: str = "", environment: Mapping[str, str] = os.environ
+    paths: Iterable[str], agents: Iterable[str] = (), environment: Mapping[str, str] = os.environ
 ) -> Iterator[Certificate]:
-    """Yield the certificates in these files and in the agent at this socket; what cannot be read is left out."""
+    """Yield the certificates in these files and in the agents at these sockets; what cannot be read is left out."""
     plain = {**environment, "LC_ALL": "C", "TZ": "UTC"}
     for path in dict.fromkeys(paths):
         if Path(path).is_file():
             yield from _listed(["-f", path], b"", path, plain)
-    if agent:
+    for socket in filter(None, dict.fromkeys(agents)):
         try:
             held = subprocesses.run(
-                ["ssh-add", "-L"], environment={**plain, "SSH_AUTH_SOCK": agent}, timeout=_TOOL_SECONDS
+                ["ssh-add", "-L"], environment={**plain, "SSH_AUTH_SOCK": socket}, timeout=_TOOL_SECONDS
             )
         except HibaliError:
-            return
+            continue
         for line in _IN_AGENT.findall(held.stdout):
             yield from _listed(["-f", "-"], line + b"\n", "the ssh agent", plain)
 
@@ -135,10 +135,12 @@ class SiteCertificate:
     last one of the command; where `file` is set, only those in it.
     """
 
-    def __init__(self, settings: CertificateSettings | None, options: SshOptions, *, subject: str) -> None:
-        """`options` are those of ssh for the host `subject`."""
+    def __init__(
+        self, settings: CertificateSettings | None, hops: Sequence[SshOptions], *, subject: str
+    ) -> None:
+        """`hops` are ssh's options for the host `subject`, and for the hosts through which ssh reaches it."""
         self._settings = settings or CertificateSettings(())
-        self._options = options
+        self._hops = hops
         self._subject = subject
         source = repr((self._settings.command, self._settings.file))
         self._name = hashlib.sha256(source.encode()).hexdigest()[:16]
@@ -151,9 +153,13 @@ class SiteCertificate:
 
     def _valid(self) -> Iterator[Certificate]:
         home, now, own = os.environ.get("HOME", "/"), time.time(), self._settings.file
-        paths = [absolute(own, home)] if own else certificate_files(self._options, home)
-        agent = "" if own else agent_socket(self._options, os.environ)
-        return (one for one in read_certificates(paths, agent) if one.is_valid(now))
+        paths = (
+            [absolute(own, home)]
+            if own
+            else [file for hop in self._hops for file in certificate_files(hop, home)]
+        )
+        agents = [] if own else [agent_socket(hop, os.environ) for hop in self._hops]
+        return (one for one in read_certificates(paths, agents) if one.is_valid(now))
 
     def ensure(self, *, may_prompt: bool, on_event: Listener = ignore) -> bool:
         """Renew it unless it lasts; return whether the command ran.

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from hibali.ssh_options import (
     agent_socket,
     certificate_files,
     is_known_host,
+    jump_hosts,
     query_options,
 )
 from hibali_plugins.schedules.environment import (
@@ -334,8 +336,10 @@ def _login_method(
     site: Site, host: str, environment: Mapping[str, str], *, check_host_key: bool
 ) -> LoginMethod | None:
     assert site.ssh is not None
+    query = partial(query_options, site.ssh.command, environment=environment)
     try:
-        options = query_options(site.ssh.command, host, environment=environment)
+        options = query(host)
+        hops = [options, *map(query, jump_hosts(options))]
     except HibaliError:
         return None  # the login reports the problem
     if not options:
@@ -344,7 +348,7 @@ def _login_method(
     agent = agent_socket(options, environment)
     named = options.all("identityfile") if site.ssh.auth == "ssh" else []
     keys = [absolute(path, home) for path in named]
-    files = certificate_files(options, home) if site.ssh.auth == "ssh" else []
+    files = [file for hop in hops for file in certificate_files(hop, home)] if site.ssh.auth == "ssh" else []
     return LoginMethod(
         site=site.name,
         host=host,

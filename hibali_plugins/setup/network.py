@@ -6,6 +6,7 @@ import os
 import socket
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -15,7 +16,7 @@ from hibali.events import Listener
 from hibali.plugins import load
 from hibali.ssh.certificates import SiteCertificate
 from hibali.ssh.gsi import format_time_left, ready_proxy, seconds_left
-from hibali.ssh_options import SshOptions, is_known_host, query_options
+from hibali.ssh_options import SshOptions, is_known_host, jump_hosts, query_options
 from hibali.system_errors import reason_of
 from hibali.text import one_line, printable
 from runs.doctor_steps import StepList
@@ -199,7 +200,8 @@ def check_proxy(checks: StepList, ssh: SshSettings, subject: str) -> bool:
 
 def check_certificate(checks: StepList, ssh: SshSettings, options: SshOptions, subject: str) -> None:
     """Add the step `certificate` after a login, if ssh may have used one."""
-    found = SiteCertificate(ssh.certificate, options, subject=subject).read()
+    hops = [options, *map(partial(query_options, ssh.command), jump_hosts(options))]
+    found = SiteCertificate(ssh.certificate, hops, subject=subject).read()
     if found is None:
         return
     text = found.describe()

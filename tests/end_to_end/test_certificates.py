@@ -82,6 +82,18 @@ def test_each_command_gets_a_certificate_that_is_only_valid_for_a_moment(
     assert someone.signings >= 2
 
 
+def test_a_certificate_that_only_the_jump_host_needs_is_renewed(
+    hibali: Any, person: Callable[..., Person], ssh_server: SshServer
+) -> None:
+    someone = person('persist = "no"', seconds=5)
+    outer = someone.config.read_text().replace("Host far\n", "Host gate\n")
+    someone.config.write_text(f"{ssh_server.config.read_text()}  ProxyJump gate\n{outer}")
+    for _ in range(2):
+        hibali("ls", "far:", exit=0)
+        time.sleep(5)
+    assert someone.signings == 2
+
+
 def test_logins_at_the_same_time_share_a_certificate(
     hibali: Any, person: Callable[..., Person], tmp_path: Path
 ) -> None:

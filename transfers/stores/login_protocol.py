@@ -7,12 +7,13 @@ site with a Globus collection, have theirs. For ssh, a login is a new certificat
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, Protocol
 
 from hibali.config.model import Site
 from hibali.errors import UsageError
 from hibali.plugins import load
-from hibali.ssh_options import query_options
+from hibali.ssh_options import jump_hosts, query_options
 from hibali.subprocesses import has_terminal
 
 
@@ -54,8 +55,10 @@ def _renew_certificate(site: Site) -> LoginResult | None:
         return None
     from hibali.ssh.certificates import SiteCertificate  # start-up: only for sites with certificates
 
-    options = query_options(site.ssh.command, site.ssh.host)
-    certificate = SiteCertificate(site.ssh.certificate, options, subject=site.name)
+    query = partial(query_options, site.ssh.command)
+    options = query(site.ssh.host)
+    hops = [options, *map(query, jump_hosts(options))]
+    certificate = SiteCertificate(site.ssh.certificate, hops, subject=site.name)
     renewed = certificate.ensure(may_prompt=has_terminal())
     valid = certificate.read()
     facts: dict[str, str | int | bool] = {} if valid is None else {"certificate": valid.describe()}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hibali.ssh_options import SshOptions, is_known_host
+from hibali.ssh_options import SshOptions, is_known_host, jump_hosts
 
 _KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl"
 
@@ -21,6 +21,16 @@ def test_options_have_all_values_and_none_where_ssh_prints_none() -> None:
     assert options.first("hostname", "a") == "a.example.org"
     assert options.first("proxyjump") == ""
     assert not SshOptions(b"", b"unknown option -- G")
+
+
+@pytest.mark.parametrize(("jump", "hosts"), [
+    ("none", []),
+    ("ela", ["ela"]),
+    ("me@ela.cscs.ch:22,ssh://you@b", ["ela.cscs.ch", "b"]),
+    ("[2001:db8::1]:2222", ["2001:db8::1"]),
+])  # fmt: skip
+def test_jump_hosts_are_named_without_account_and_port(jump: str, hosts: list[str]) -> None:
+    assert jump_hosts(SshOptions(b"hostname a\nproxyjump " + jump.encode())) == hosts
 
 
 @pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="needs ssh-keygen")
