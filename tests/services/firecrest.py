@@ -108,6 +108,7 @@ class Firecrest(SlurmDouble):
         scheduler: What the system says it has.
         transfer_method: How large files are moved, "s3" or "streamer".
         inbound_limit: How much a streamer receives.
+        announced: What the system says besides about its transfers.
         first_port: Of the streamers; 0 for a free one.
         coordinates: What replaces the coordinates of streamers.
         outside: The paths outside of all filesystems that were requested.
@@ -125,6 +126,7 @@ class Firecrest(SlurmDouble):
         self.scheduler, self.transfer_method = "slurm", "s3"
         self.inbound_limit = 5 * 1024 * 1024 * 1024
         self.first_port = 0
+        self.announced: dict[str, Any] = {}
         self.coordinates: dict[str, Any] = {}
         self.outside: list[str] = []
         self._reachable = folder.resolve()
@@ -167,7 +169,8 @@ class Firecrest(SlurmDouble):
         request.allow()
         systems = [{"path": str(self._users), "dataType": "users", "defaultWorkDir": True}]
         scheduler = {"type": self.scheduler, "version": "23.11.0"}
-        operation = {"maxOpsFileSize": LIMIT, "dataTransfer": {"serviceType": self.transfer_method}}
+        transfer = {"serviceType": self.transfer_method, **self.announced}
+        operation = {"max_ops_file_size": LIMIT, "data_transfer": transfer}
         system = {"name": SYSTEM, "fileSystems": systems, "scheduler": scheduler, "dataOperation": operation}
         return Reply(200, {"systems": [system]})
 

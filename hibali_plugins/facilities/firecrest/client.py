@@ -127,12 +127,21 @@ class FirecrestClient:
                     found[""] = each["path"]
         return found
 
+    def _data_transfer(self) -> dict[str, Any]:
+        """Return what the service says about transfers of large files; the real server (35e1d08) writes data_transfer, not dataTransfer."""
+        operation = self._system().get("dataOperation")
+        operation = operation if isinstance(operation, dict) else {}
+        found = operation.get("data_transfer", operation.get("dataTransfer"))
+        return found if isinstance(found, dict) else {}
+
     def transfer_method(self) -> str:
         """Return how the service moves large files; earlier servers, which do not say it, by S3."""
-        found: Any = self._system()
-        for key in ("dataOperation", "dataTransfer", "serviceType"):
-            found = found.get(key) if isinstance(found, dict) else None
-        return str(found or "s3")
+        return str(self._data_transfer().get("serviceType") or "s3")
+
+    def most_streamed(self) -> int | None:
+        """Return the size of the largest file that a streamer receives, None if the service does not say it."""
+        found = self._data_transfer().get("inboundTransferLimit")
+        return found if isinstance(found, int) else None
 
     def scheduler(self) -> str:
         """Return the scheduler of the system, "slurm" or "pbs"."""

@@ -7,6 +7,7 @@ import html
 import re
 from collections.abc import Sequence
 
+from hibali.amounts import format_size
 from hibali.errors import IncompleteError, RefusedError
 from hibali.text import printable
 from hibali_plugins.facilities.firecrest.client import FirecrestClient, is_plain
@@ -219,7 +220,13 @@ class FirecrestFiles(OperationFiles):
     def _large_upload(self, path: bytes, size: int, part_folders: Sequence[bytes]) -> Upload:
         """See OperationFiles."""
         del part_folders  # the parts are in the object store, and their journal in the state folder
-        is_streamed = self._is_streamed()
+        is_streamed, most = self._is_streamed(), self.client.most_streamed()
+        if is_streamed and most is not None and size > most:
+            raise IncompleteError(
+                "too-large",
+                f"the streamer of the service receives files of at most {format_size(most)}",
+                subject=f"{self.subject}:{printable(path)}",
+            )
         folder, name = path.rpartition(b"/")[0], self.temporary_name()
         through = self._plain_path(folder, self._upload_link(path))
         target = UploadTarget(path, folder + b"/" + name, size, through + b"/" + name)

@@ -132,6 +132,14 @@ def test_a_killed_transfer_begins_anew(place: Place, tmp_path: Path, words: tupl
     assert found.read_bytes() == content
 
 
+def test_a_file_above_the_limit_that_the_system_announces_is_not_begun(place: Place, tmp_path: Path) -> None:
+    place.double.announced = {"inboundTransferLimit": 5 * MIB}
+    (tmp_path / "large").write_bytes(os.urandom(6 * MIB))
+    answer = place.hibali("push", tmp_path / "large", f"{NAME}:large", "--json", exit=6).lines
+    assert "at most 5.0 MiB" in str(answer) or "at most 5.2 MB" in str(answer)
+    assert place.streaming() == []
+
+
 def _wait(reached: Callable[[], bool]) -> None:
     until = time.monotonic() + 60
     while not reached():
