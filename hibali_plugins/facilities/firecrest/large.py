@@ -13,9 +13,9 @@ from xml.sax.saxutils import escape
 from hibali.errors import HibaliError, IncompleteError, TryLaterError
 from hibali.http.client import Bytes, Response
 from hibali_plugins.facilities.firecrest.client import FirecrestClient, Transfer
-from hibali_plugins.facilities.operations.records import StateRecord
 from hibali_plugins.facilities.operations.waiting import transfer_failed, wait_for_end
 from transfers.stores.server.files import Upload
+from transfers.stores.server.state_records import StateRecord
 
 ACTIVE = frozenset(
     {"PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "REQUEUED", *"BEHMQRSTUW"}
