@@ -14,7 +14,7 @@ from hibali.config.edit import add_site, plan_site, render_site
 from hibali.config.kinds import StoreKind, every_kind
 from hibali.config.model import Site
 from hibali.config.settings import require_built
-from hibali.errors import AccessError, Exit, HibaliError, TryLaterError
+from hibali.errors import AccessError, Exit, HibaliError, TryLaterError, UsageError
 from hibali.locations import Location, read_location
 from hibali.subprocesses import has_terminal
 from hibali.text import counted, path_fields, printable
@@ -304,7 +304,9 @@ def _filled(common: Common, name: str, table: dict[str, Any]) -> dict[str, Mappi
         return {name: table}
     try:
         found = kind.fill(name, table, partial(_choose, common))
-    except (AccessError, TryLaterError) as problem:
+    except HibaliError as problem:
+        if isinstance(problem, UsageError) or problem.code == "no-such-system":
+            raise
         common.output.warn(
             f"{name}: {problem.message}. The service did not describe itself, so nothing is filled in; later: the same command with --replace"
         )

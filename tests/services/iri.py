@@ -3,7 +3,7 @@
 The reference server is not in a package index, and handles no real jobs. This double has the part of its API that clients of files and jobs use,
 written from its source and its OpenAPI documents (doe-iri/iri-facility-api-python and -docs, read in November 2026), and driven by
 clients that were generated from these documents as well (test_iri_client.py). An operation is executed when its task is created;
-its task ends when it was asked for often enough.
+its task ends when it was asked for often enough. The server itself can run from its source, with an adapter: test_real_iri.py.
 
 | request | the reference server: v1 b9188d8 with its demo adapter, v2 1e5df71 without one, read on 2026-11-27 | the double |
 |---|---|---|

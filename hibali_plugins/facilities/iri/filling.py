@@ -41,7 +41,8 @@ def fill_site(
     try:
         for purpose, (key, _) in _OPTIONS.items():
             ids[purpose], label = _choose_resource(client, purpose, choose)
-            filling.put(("iri", key), label, "status/resources")
+            if not filling.put(("iri", key), label, "status/resources"):  # no setting may have this name
+                filling.put(("iri", key), ids[purpose], "status/resources")
         filling.put(("scheduler", "name"), "iri", "status/resources")
         if not has_token:
             filling.note("Its storage is only told with a token: add --credentials-command COMMAND.")

@@ -116,7 +116,7 @@ def test_what_the_user_gave_or_changed_stays(hibali: Any, facility: Iri) -> None
     assert refused["code"] == "site-differs"
     add(hibali, facility, "--replace", "--root", "scratch=/mine")
     assert sites(hibali)["there"]["roots"]["scratch"] == "/mine"
-    assert "purge" not in sites(hibali)["there"] or sites(hibali)["there"]["purge"]["root"] == "temporary"
+    assert sites(hibali)["there"]["purge"] == {"root": "temporary", "days": 7}
     hibali("config", "set", "sites.there-s3.s3.profile", "lab", exit=0)
     lines = add(hibali, facility, "--root", "scratch=/mine", "--json").lines
     changes = [
@@ -149,6 +149,23 @@ def test_a_rejected_token_keeps_the_site_as_it_was_given(hibali: Any, facility: 
     assert b"nothing is filled in" in done.err
     assert b"wrong-planted" not in done.err
     assert "roots" not in sites(hibali)["there"]
+
+
+def test_a_resource_whose_name_no_setting_may_have_is_written_by_its_id(hibali: Any, facility: Iri) -> None:
+    facility.resources = {"$(id) x": COMPUTE, "files": FILESYSTEM}
+    done = add(hibali, facility, "--dry-run")
+    assert tomllib.loads(done.out.decode())["sites"]["there"]["iri"]["system"] == COMPUTE
+    assert b"Left out: iri.system of status/resources" in done.err
+
+
+def test_a_wrong_url_keeps_the_site_as_it_was_given(hibali: Any, facility: Iri) -> None:
+    done = hibali(
+        "sites", "add", "there", "--iri", f"{facility.origin}/x/v2", "--credentials-command", COMMAND
+    )
+    assert done.exit in {3, 4, 5}
+    assert b"nothing is filled in" in done.err
+    assert set(sites(hibali)["there"]) == {"kind", "iri"}
+    facility.refused.clear()
 
 
 def test_a_facility_without_the_storage_router_is_used_as_before(hibali: Any, facility: Iri) -> None:
