@@ -7,7 +7,7 @@ in its own module, `transfers.stores.WORD` or the module of an entry point `hiba
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -72,6 +72,26 @@ def credentials_option(key: str) -> SiteOption:
 
 
 @dataclass(frozen=True, slots=True)
+class SiteDescription:
+    """What the service of a new site says about itself.
+
+    Attributes:
+        table: The table of the site, with what the user gave and what was filled in.
+        beside: The tables of further sites with the same files, by name.
+        filled: Each setting that was filled in, its value, and the request that said it.
+        notes: What the service did not say, what was left out and why, and what the user has to do.
+    """
+
+    table: Mapping[str, Any]
+    beside: Mapping[str, Mapping[str, Any]]
+    filled: tuple[tuple[str, str, str], ...]
+    notes: tuple[str, ...]
+
+
+Choose = Callable[[str, Sequence[str]], str | None]  # asks for one of several names; None without a terminal
+
+
+@dataclass(frozen=True, slots=True)
 class StoreKind:
     """The properties of a kind of site, apart from its store.
 
@@ -92,6 +112,8 @@ class StoreKind:
         data_site: Returns the name of the site by which files of this one are moved, with the same paths; "" for none.
         through: Returns where the files of a path are, as SITE:PATH of another site; None if at this one.
         with_file_type: Returns the site with a type for new files, where files there have types.
+        fill: Returns what the service of a new site says about itself, given its name, its table and how to ask. Raises
+            connection errors, and `NotFoundError` if the user has to choose.
         options: The options of `hibali sites add` for it.
         example: A command line with them, and what it does.
     """
@@ -110,6 +132,7 @@ class StoreKind:
     data_site: Callable[[Site], str] = lambda _: ""
     through: Callable[[Site, str], str | None] = lambda site, path: None  # noqa: ARG005
     with_file_type: Callable[[Site, str], Site] | None = None
+    fill: Callable[[str, Mapping[str, Any], Choose], SiteDescription] | None = None
     options: tuple[SiteOption, ...] = ()
     example: tuple[str, str] | None = None
 

@@ -22,7 +22,7 @@ class Addresses:
     def __init__(self, service: str, subject: str) -> None:
         """`service` is the URL of the service, `subject` the site in errors."""
         parts = urlsplit(service)
-        self._is_local = parts.scheme == "http" and is_loopback_host(parts.hostname or "")
+        self.is_local = parts.scheme == "http" and is_loopback_host(parts.hostname or "")
         self._subject = subject
         self._guard = threading.Lock()
         self._clients: OrderedDict[str, HttpClient] = OrderedDict()
@@ -36,7 +36,7 @@ class Addresses:
             _ = parts.port
         except ValueError:
             return False
-        plain = parts.scheme == "http" and self._is_local and is_loopback_host(parts.hostname or "")
+        plain = parts.scheme == "http" and self.is_local and is_loopback_host(parts.hostname or "")
         safe = (parts.scheme == "https" or plain) and parts.hostname and "@" not in parts.netloc
         return bool(safe and _PLAIN_ADDRESS.fullmatch(address))
 

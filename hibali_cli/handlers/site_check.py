@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import click
 
 from hibali.amounts import format_size
 from hibali.config.edit import add_site, plan_site, render_site
+from hibali.config.kinds import StoreKind, every_kind
 from hibali.config.model import Site
 from hibali.config.settings import require_built
-from hibali.errors import AccessError, Exit, HibaliError, TryLaterError
+from hibali.errors import AccessError, Exit, HibaliError, TryLaterError, UsageError
 from hibali.locations import Location, read_location
 from hibali.subprocesses import has_terminal
-from hibali.text import counted, path_fields
+from hibali.text import counted, path_fields, printable
 from hibali_cli.dialogue import read_line, terminal_as_stdout
 from hibali_cli.failure import print_error
 from hibali_cli.fields import write_list
@@ -273,22 +276,64 @@ def add_and_check(common: Common, name: str, **options: Any) -> int | None:
     """Add a site to config.toml, and check that it responds."""
     replace, check = options.pop("replace"), not options.pop("no_check")
     dry_run = options.pop("dry_run")
-    table = site_table(name, options)
+    tables = _filled(common, name, site_table(name, options)) if check else {name: site_table(name, options)}
     if dry_run:
-        plan_site(common.config, name, table, replace=replace)
-        text = render_site(name, table)
-        if common.json:
-            common.output.record("site-change", {"name": name, "change": "planned", "toml": text})
-        else:
-            common.output.text(text)
+        for each, table in tables.items():
+            plan_site(common.config, each, table, replace=replace)
+        texts = {each: render_site(each, table) for each, table in tables.items()}
+        for each, text in texts.items() if common.json else ():
+            common.output.record("site-change", {"name": each, "change": "planned", "toml": text})
+        if not common.json:
+            common.output.text("\n".join(texts.values()))
         return None
-    change, site = add_site(common.config, name, table, replace=replace)
-    if common.json:
-        common.output.record("site-change", {"name": name, "change": change})
-    common.output.info({"same": f"{name} exists already."}.get(change, f"{name} is {change}."))
+    added = [add_site(common.config, each, table, replace=replace) for each, table in tables.items()]
+    for change, site in added:
+        if common.json:
+            common.output.record("site-change", {"name": site.name, "change": change})
+        common.output.info({"same": f"{site.name} exists already."}.get(change, f"{site.name} is {change}."))
+    change, site = added[0]
     if check and change != "same":
         _check(common, site)
     return None
+
+
+def _filled(common: Common, name: str, table: dict[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Return the table of a site with what its service says about itself, and those of new sites with the same files; show that."""
+    kind = every_kind().get(table["kind"], StoreKind())
+    if kind.fill is None:
+        return {name: table}
+    try:
+        found = kind.fill(name, table, partial(_choose, common))
+    except HibaliError as problem:
+        if isinstance(problem, UsageError) or problem.code == "no-such-system":
+            raise
+        common.output.warn(
+            f"{name}: {problem.message}. The service did not describe itself, so nothing is filled in; later: the same command with --replace"
+        )
+        return {name: table}
+    known = common.settings().sites
+    if common.json:
+        filled = [{"key": key, "value": value, "source": source} for key, value, source in found.filled]
+        fields = {"name": name, "filled": filled, "notes": found.notes}
+        common.output.record("site-description", fields)
+    else:
+        for key, value, source in found.filled:
+            common.output.info(f"{key} = {value} (from {source})")
+        for note in found.notes:
+            common.output.info(note)
+    for each in found.beside.keys() & known.keys():
+        common.output.info(f"{each} exists already, and stays as it is.")
+    return {name: found.table, **{each: one for each, one in found.beside.items() if each not in known}}
+
+
+def _choose(common: Common, question: str, names: Sequence[str]) -> str | None:
+    if common.json or not has_terminal():
+        return None
+    with terminal_as_stdout():
+        answer = read_line(
+            f"{question} ({', '.join(map(printable, names))})? ", lambda _: list(names)
+        ).strip()
+    return answer if answer in names else None
 
 
 def _check(common: Common, site: Any) -> None:

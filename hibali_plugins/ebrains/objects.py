@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from hibali.errors import IncompleteError
 from hibali.http.client import Bytes, Response
 from hibali.http.errors import not_partial, truncated
+from hibali_plugins.ebrains.parts import MOST_SINGLE, send_in_parts
 from hibali_plugins.ebrains.requests import DataProxy
 from transfers.agent.identity import Identity
 from transfers.model.entry import Entry, Kind
@@ -32,8 +33,8 @@ _RANGE = re.compile(r"bytes ([0-9]{1,18})-[0-9]{1,18}/([0-9]{1,18})")
 _EMPTY_RANGE = re.compile(r"bytes \*/([0-9]{1,18})")
 _PLAIN = re.compile(r"[!#-\[\]-~]{1,100}")  # as the manifest stores tags
 _KNOWN_VERSIONS = 256
-MOST_BYTES = 5 * 1024 * 1024 * 1024  # of one PUT, at S3 as at Swift
-_TOO_LARGE = Problem("too-large", "the service takes objects of at most 5 GiB in one upload")
+MOST_BYTES = 5 * 1024**4  # of an object in S3
+_TOO_LARGE = Problem("too-large", "the service takes objects of at most 5 TiB")
 _AFTER_SLASH = b"0"  # the character after "/"
 
 
@@ -261,6 +262,9 @@ class Objects(Files):
         """
         del part_folders
         checked = _checked_last(pieces, before_commit)
+        if entry.size > min(self.proxy.settings.multipart, MOST_SINGLE):
+            send_in_parts(self.proxy, key, checked, entry.size)
+            return
         first = next(checked, b"")
         self.proxy.upload_object(key, chain((first,), checked), entry.size)
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any
-from urllib.parse import quote_from_bytes
+from urllib.parse import quote, quote_from_bytes
 
 from hibali.errors import AccessError, HibaliError, IncompleteError, NotFoundError, TryLaterError
 from hibali.events import Listener, ignore
@@ -28,6 +28,8 @@ from transfers.stores.bearer.tokens import Tokens
 CONNECTIONS = 8  # requests at a time: the service is shared by many
 _RESPONSE_SECONDS = RESPONSE_SECONDS
 _MOST_ANSWER = 256 * 1024  # of an answer that is not a listing
+_COMPLETE_SECONDS = 600.0  # object stores join large objects slowly
+_LONGEST_ID = 1024
 _DENIED = frozenset({401, 403})
 _NO_CONSENT = frozenset({401, 403, 422})  # with can_request_access in the body
 _KEPT_ADDRESSES = 64  # of large objects that are being read
@@ -141,6 +143,43 @@ class DataProxy(RestClient):
         with self._limit.turn():
             response = client.upload(target, pieces, size)
         return self._judged_object(response)
+
+    # Uploads in parts: no document describes them; the client ebrains-drive 0.7.0 of 2026 sends these requests
+
+    def begin_parts(self, key: bytes) -> str:
+        """Begin an upload in parts, and return its id."""
+        upload = self.record_of(self.api("PUT", f"{self.path_of(key)}/multipart")).get("uploadId")
+        if not isinstance(upload, str) or not 0 < len(upload) <= _LONGEST_ID:
+            raise self.bad_answer("it has no uploadId")
+        return upload
+
+    def send_part(self, key: bytes, upload: str, number: int, content: Bytes) -> str:
+        """Store a part, with retries, and return its ETag. Raise `NotFoundError` if the service does not have the upload."""
+        path = f"{self._path_of_parts(key, upload)}/{number}"
+
+        def attempt() -> Response:
+            response = self.api("PUT", path, query={"redirect": "false"})
+            client, target = self._addresses.client_of(self._checked(self.record_of(response).get("url")))
+            seconds = request_timeout(len(content), _RESPONSE_SECONDS)
+            with self._limit.turn():
+                response = client.request("PUT", target, body=content, limit=MAX_ERROR_BYTES, seconds=seconds)
+            return self._judged_object(response)
+
+        tag = self.tried(attempt).etag.strip('"')
+        if not tag:
+            raise self.bad_answer("a part has no ETag")
+        return tag
+
+    def complete_parts(self, key: bytes, upload: str, tags: Sequence[str]) -> None:
+        """Make the object of its parts. An upload that the service no longer has was completed by a request whose answer was lost."""
+        content = {str(number): tag for number, tag in enumerate(tags, 1)}
+        path, query = self._path_of_parts(key, upload), {"redirect": "false"}
+        self.repeat(
+            Call.with_json("PUT", path, content, query=query, accept=(404,), seconds=_COMPLETE_SECONDS)
+        )
+
+    def _path_of_parts(self, key: bytes, upload: str) -> str:
+        return f"{self.path_of(key)}/multipart/{quote(upload, safe='')}"
 
     def delete(self, key: bytes) -> None:
         """Remove an object; a missing one is no error."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Self
 
-from hibali.config.schema import Note, flag, inline, setting, table, text
+from hibali.config.schema import Note, flag, inline, setting, size, table, text
 from transfers.stores.bearer.settings import BearerSettings, read_url
 
 URL = "https://data-proxy.ebrains.eu/api"
@@ -26,6 +26,7 @@ class EbrainsSettings:
     )
     url: str = setting(read_url, default=URL, doc="the address of the data proxy")
     bearer: BearerSettings = inline(BearerSettings, default=BearerSettings())
+    multipart: int = setting(size("5M"), default=1 << 30, doc="uploads of more bytes go in parts")
     read_back: bool = setting(flag, default=True, doc="read back what was written, to verify its checksum")
 
     @property

@@ -294,6 +294,7 @@ class FilesHost:
         self.files.close()
 
 
+NO_JOB = "there is no such job"
 _REASONS: tuple[tuple[str, type[HibaliError], str, str], ...] = (
     ("no space left", IncompleteError, "no-space", "the filesystem has no free space"),
     ("quota exceeded", IncompleteError, "no-space", "the quota is exceeded"),
@@ -304,7 +305,9 @@ _REASONS: tuple[tuple[str, type[HibaliError], str, str], ...] = (
     ("any of the defined filesystem paths", AccessError, "denied", "the service has no filesystem there"),
     ("path outside sandbox", AccessError, "denied", "the service has no filesystem there"),
     ("already completing or completed", NotFoundError, "vanished", "the job has ended"),  # scancel
-    ("invalid job id", NotFoundError, "vanished", "there is no such job"),
+    ("job has finished", NotFoundError, "vanished", "the job has ended"),  # qdel
+    ("unknown job id", NotFoundError, "vanished", NO_JOB),
+    ("invalid job id", NotFoundError, "vanished", NO_JOB),
     ("no such file", NotFoundError, "vanished", "it does not exist"),
     ("file exists", IncompleteError, "not-a-folder", "a part of its path is a file"),
     ("not a directory", IncompleteError, "not-a-folder", "a part of its path is a file"),

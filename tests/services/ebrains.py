@@ -15,6 +15,7 @@ how long an address is valid, and whether a condition of a PUT is honoured.
 | GET buckets/NAME | limit, marker, prefix; the client asks until a page is empty | the same, with delimiter |
 | GET KEY?redirect=False | {url}; the address does not take the token | the same, `False` too |
 | PUT KEY | {url} | the same |
+| PUT KEY/multipart, KEY/multipart/ID/N, KEY/multipart/ID | {uploadId}; {url} to PUT part N; {"1": ETag, ...} completes it (0.7.0 of the package index, 2026, driven against the double on 2026-11-30) | the same, over SeaweedFS; 404 for an unknown upload |
 | DELETE KEY | {failures: []} or {detail: "... has been removed"} | the former |
 | POST datasets/ID | 200 or 201: an e-mail is sent | 200 |
 | tokens | JSON Web Tokens, of which the client reads `exp` | opaque; both end |
@@ -42,6 +43,7 @@ from tests.services.serving import serve_in_thread
 from tests.support.shared_dict import SharedCounter
 
 CLIENT = "hibali-tests"
+_PARTS = re.compile(r"(.+)/multipart(?:/([^/]+)(?:/([0-9]+))?)?")
 TOKEN_PATH = "/auth/realms/hbp/protocol/openid-connect/token"
 MOST_KEYS = 10_000
 _PIECE = 256 * 1024
@@ -91,6 +93,10 @@ class Ebrains:
         checks_existence: whether the API answers 404 for an address to GET a missing object.
         conditions: whether If-Match and If-None-Match reach the object store.
         rotates: whether a refresh token is valid once.
+        completed: the keys of uploads in parts.
+        completion_is_lost: whether the next completion is executed and answered with an error.
+        odd_upload: what is answered in place of the id of an upload.
+        forgotten: the ids of uploads that the service does not have, or no longer.
     """
 
     def __init__(self, store: Any, folder: Path) -> None:
@@ -123,6 +129,11 @@ class Ebrains:
         self.token_url = self.origin + TOKEN_PATH
         self.objects_url = f"http://127.0.0.1:{self._objects.server_port}"
         self._listing = store.client
+        self.inside = signing_client(store, store.endpoint)
+        self.completed: list[str] = []
+        self.completion_is_lost = False
+        self.odd_upload: dict[str, Any] | None = None
+        self.forgotten: set[str] = set()
         self._signing = signing_client(store, self.objects_url)
         self.new_token()
 
@@ -188,10 +199,10 @@ class Ebrains:
         """Return the bucket or dataset of that name."""
         return self._containers.get((kind, name))
 
-    def presigned(self, method: str, container: Container, key: str) -> str:
-        """Return a new presigned URL for an object."""
-        operation = {"GET": "get_object", "PUT": "put_object"}[method]
-        arguments = {"Bucket": container.name, "Key": key}
+    def presigned(self, method: str, container: Container, key: str, **part: Any) -> str:
+        """Return a new presigned URL for an object, or for a part of it."""
+        operation = "upload_part" if part else {"GET": "get_object", "PUT": "put_object"}[method]
+        arguments = {"Bucket": container.name, "Key": key, **part}
         with self._lock:
             self._signed += 1
             seconds = (
@@ -361,7 +372,7 @@ class _ApiHandler(_Handler):
         pairs = urllib.parse.parse_qsl(query, keep_blank_values=True)
         arguments = dict(pairs)
         known = path.startswith("/api/v1/") and len(parts) >= 2 and parts[0] in {"buckets", "datasets"}
-        if not known or body or len(arguments) != len(pairs):
+        if not known or (body and "/multipart/" not in path) or len(arguments) != len(pairs):
             return self._refuse()
         kind, name, key = (urllib.parse.unquote(part) for part in [*parts, ""][:3])
         if kind == "datasets" and not _UUID.fullmatch(name):
@@ -383,7 +394,7 @@ class _ApiHandler(_Handler):
             return self._list(container, arguments)
         if key == "stat" and kind == "buckets":
             return self._statistics(container, arguments)
-        return self._object(container, key, arguments, kind)
+        return self._object(container, key, arguments, kind, body)
 
     def _token(self) -> str | bool:
         """Return the token, "" without one, False for a malformed header."""
@@ -435,8 +446,57 @@ class _ApiHandler(_Handler):
         }
         return Reply(200, record)
 
-    def _object(self, container: Container, key: str, arguments: dict[str, str], kind: str) -> Reply:
-        if any(part in {"copy", "multipart"} for part in key.split("/")[-3:]) and self.command != "GET":
+    def _upload_parts(
+        self,
+        container: Container,
+        key: str,
+        upload: str | None,
+        number: str | None,
+        arguments: dict[str, str],
+        body: bytes,
+    ) -> Reply:
+        """Begin an upload in parts, return the address of one, or complete it; as ebrains-drive 0.7.0 requests it."""
+        if container.role == "viewer" or self._token() == "":
+            return Reply(403, {"detail": "Insufficient permissions"})
+        client, named = self.double.inside, {"Bucket": container.name, "Key": key}
+        if upload is None:
+            if arguments or body:
+                return self._refuse()
+            made = client.create_multipart_upload(**named)["UploadId"]
+            return Reply(
+                200, {"uploadId": made} if self.double.odd_upload is None else self.double.odd_upload
+            )
+        if arguments != {"redirect": "false"} or (number is not None) == bool(body):
+            return self._refuse()
+        named["UploadId"] = upload
+        if upload in self.double.forgotten:
+            return Reply(404, {"detail": "no such upload"})
+        if number is not None:
+            return Reply(
+                200,
+                {
+                    "url": self.double.presigned(
+                        "PUT", container, key, UploadId=upload, PartNumber=int(number)
+                    )
+                },
+            )
+        tags = json.loads(body)
+        parts = [{"PartNumber": int(each), "ETag": tag} for each, tag in tags.items()]
+        client.complete_multipart_upload(**named, MultipartUpload={"Parts": parts})
+        self.double.completed.append(key)
+        self.double.forgotten.add(upload)
+        lost, self.double.completion_is_lost = self.double.completion_is_lost, False
+        return Reply(500, {"detail": "later"}) if lost else Reply(200, {})
+
+    def _object(
+        self, container: Container, key: str, arguments: dict[str, str], kind: str, body: bytes
+    ) -> Reply:
+        parts = _PARTS.fullmatch(key)
+        if parts is not None and self.command == "PUT" and kind == "buckets":
+            return self._upload_parts(container, *parts.groups(), arguments, body)
+        if body or (
+            any(part in {"copy", "multipart"} for part in key.split("/")[-3:]) and self.command != "GET"
+        ):
             return self._refuse()  # other operations, which hibali does not use
         arguments = {name: value.lower() for name, value in arguments.items()}  # ebrains-drive sends False
         if self.command == "GET" and arguments in ({"redirect": "false"}, {"redirect": "true"}, {}):

@@ -17,10 +17,12 @@ The server itself can run from its source: test_real_firecrest.py. Differences t
 | ops/extract, mkdir, chmod, rm, symlink, stat, ls | tar -xzf, mkdir, chmod -v, rm -r, ln -s, stat, ls -l --quoting-style=c | the same; mkdir, chmod and symlink do not describe the file |
 | transfer/upload | the path HTML-escaped between quotation marks; polls each 60 s; parts by presigned URLs | the same; polls each 0.5 s |
 | transfer/download | the path HTML-escaped and bare; the size by stat(1) without -L, parts of whole MiB | the same |
+| transfer/upload, download by the streamer | a job that installs firecrest-streamer 0.0.21 and runs it, on one of 5665 to 5675 | the same streamer, installed before, on four free ports |
 | transfer/mv, cp | the paths HTML-escaped between apostrophes | the same |
 | logs of these jobs | `.f7t_file_handling_job_*` in the user's folder of the filesystem for work | the same |
 | POST jobs | sbatch with --export=ALL; 500 with its stderr, 403 for limits of accounts | always 500 |
 | GET jobs, jobs/ID | sacct and squeue; null or 404 for unknown ones | scontrol, which remembers |
+| jobs of PBS (read, not run: no PBS Professional here) | `qsub -v ... -N -e -o`, the script on stdin or `-- PATH`; `qstat -x -f -F json`, 500 with its stderr for an unknown job; letters as states, Exit_status or 0 | over Slurm, with the letters and variables of PBS |
 | DELETE jobs/ID | 500 with what `scancel --verbose` writes for ended and unknown jobs | the same |
 | status/systems, userinfo | the whole configuration; id(1), 500 if accounts cannot be read | only what clients use; never 500 |
 """
@@ -31,9 +33,12 @@ import base64
 import email.parser
 import email.policy
 import html
+import itertools
+import json
 import math
 import os
 import re
+import secrets
 import shlex
 import subprocess
 import sys
@@ -42,13 +47,14 @@ from pathlib import Path
 from typing import Any
 
 from tests.services.passed_on import PassedOn
-from tests.services.processes import SYSTEM_PATH
+from tests.services.processes import SYSTEM_PATH, free_port
 from tests.services.rest import RefusalError, Reply, Request, Route
 from tests.services.s3_client import signing_client
 from tests.services.slurm import Slurm
 from tests.services.slurm_jobs import ENDED, SlurmDouble, SlurmJobs, SlurmRefusalError
 
 SYSTEM = "daint"
+STREAMER = Path(__file__).resolve().parents[2] / ".cache" / "rest" / "bin" / "python"
 LIMIT = 5 * 1024 * 1024  # bytes of ops/upload, and of what a command writes (max_ops_file_size)
 _JOB_KEYS = {
     "name", "account", "workingDirectory", "working_directory", "standardInput", "standardOutput", "standardError", "env", "constraints",
@@ -99,6 +105,12 @@ class Firecrest(SlurmDouble):
 
     Attributes:
         part_size: The size of parts of large files.
+        scheduler: What the system says it has.
+        transfer_method: How large files are moved, "s3" or "streamer".
+        inbound_limit: How much a streamer receives.
+        announced: What the system says besides about its transfers.
+        first_port: Of the streamers; 0 for a free one.
+        coordinates: What replaces the coordinates of streamers.
         outside: The paths outside of all filesystems that were requested.
         objects: The bucket through which large files go.
     """
@@ -111,6 +123,11 @@ class Firecrest(SlurmDouble):
         self._passed_on = PassedOn(store, self)
         self._inside = signing_client(store, store.endpoint)  # for the jobs of the service itself
         self.part_size = 16 * 1024 * 1024
+        self.scheduler, self.transfer_method = "slurm", "s3"
+        self.inbound_limit = 5 * 1024 * 1024 * 1024
+        self.first_port = 0
+        self.announced: dict[str, Any] = {}
+        self.coordinates: dict[str, Any] = {}
         self.outside: list[str] = []
         self._reachable = folder.resolve()
         self.jobs = SlurmJobs(slurm, self._reachable, self.home)
@@ -151,8 +168,11 @@ class Firecrest(SlurmDouble):
         del found
         request.allow()
         systems = [{"path": str(self._users), "dataType": "users", "defaultWorkDir": True}]
-        scheduler = {"type": "slurm", "version": "23.11.0"}
-        return Reply(200, {"systems": [{"name": SYSTEM, "fileSystems": systems, "scheduler": scheduler}]})
+        scheduler = {"type": self.scheduler, "version": "23.11.0"}
+        transfer = {"serviceType": self.transfer_method, **self.announced}
+        operation = {"max_ops_file_size": LIMIT, "data_transfer": transfer}
+        system = {"name": SYSTEM, "fileSystems": systems, "scheduler": scheduler, "dataOperation": operation}
+        return Reply(200, {"systems": [system]})
 
     def _userinfo(self, request: Request, found: re.Match[str]) -> Reply:
         del found
@@ -344,10 +364,11 @@ class Firecrest(SlurmDouble):
         del found
         wanted = _only(request.json(), {"path", "account", "transferDirectives", "transfer_directives"})
         directives = wanted.get("transferDirectives") or wanted.get("transfer_directives") or {}
+        if directives == {"transferMethod": "streamer"} and self.transfer_method == "streamer":
+            return self._begin_stream("receive", self._path(wanted.get("path"), checked=False))
         size = directives.get("fileSize", directives.get("file_size"))
-        if directives.get("transferMethod", directives.get("transfer_method")) != "s3" or not isinstance(
-            size, int
-        ):
+        method = directives.get("transferMethod", directives.get("transfer_method"))
+        if method != "s3" or self.transfer_method != "s3" or not isinstance(size, int):
             raise RefusalError(400, "Requested transfer method is not available.")
         path = self._path(wanted.get("path", wanted.get("sourcePath")), checked=False)
         key = f"{uuid.uuid4()}/object"
@@ -372,6 +393,10 @@ class Firecrest(SlurmDouble):
         )
         path = wanted.get("path") or wanted.get("sourcePath") or wanted.get("source_path")
         path = self._path(path, checked=False)
+        if self.transfer_method == "streamer":
+            if wanted.get("transferDirectives") != {"transferMethod": "streamer"}:
+                raise RefusalError(400, "Requested transfer method is not available.")
+            return self._begin_stream("send", path)
         size = int(self._shell(f"timeout 5 stat --dereference -c '%s' -- '{path}'"))
         self._check_pasted(path, _PASTED_BARE)
         key = f"{uuid.uuid4()}/object"
@@ -382,6 +407,21 @@ class Firecrest(SlurmDouble):
         address = self._sign(self._passed_on.client, "get_object", "GET", Key=key)
         given = {"transferMethod": "s3", "downloadUrl": address}
         return Reply(201, {"transferJob": job, "transferDirectives": given})
+
+    def _begin_stream(self, action: str, path: str) -> Reply:
+        """Start the unmodified streamer in a job, as job_streamer.sh does; there it is installed first."""
+        if action == "receive" and Path(path).exists():
+            raise RefusalError(403, f"Target file '{path}' already exists.")
+        self._check_pasted(path, _PASTED_BARE)
+        secret, first = secrets.token_urlsafe(16), self.first_port or free_port()
+        ports = [first, min(first + 3, 65535)]
+        words = f"server --secret {secret} --host 127.0.0.1 --public-ips 127.0.0.1 --port-range {ports[0]} {ports[1]} --wait-timeout 60"
+        line = f"{STREAMER} -m streamer {words} --inbound-transfer-limit {self.inbound_limit} {action} --path {html.escape(path)}"
+        name = "IngressFileTransfer" if action == "receive" else "OutgressFileTransfer"
+        record = {"ports": ports, "ips": ["127.0.0.1"], "secret": secret, **self.coordinates}
+        encoded = base64.urlsafe_b64encode(json.dumps(record).encode()).decode()
+        given = {"transferMethod": "streamer", "coordinates": encoded}
+        return Reply(201, {"transferJob": self._run_script(name, line), "transferDirectives": given})
 
     @staticmethod
     def _fraction(request: Request) -> str:
@@ -449,6 +489,8 @@ class Firecrest(SlurmDouble):
             if job.get(key):
                 options.append(f"--{option}={job[key]}")
         environment = {"F7T_version": "v2.0.0", **(job.get("env") or {})}
+        if self.scheduler == "pbs":
+            return Reply(201, {"jobId": self._qsub(job, folder)})
         options.append("--export=ALL," + ",".join(f"{name}={value}" for name, value in environment.items()))
         script = (
             Path(self._path(job["scriptPath"], checked=False)).read_bytes()
@@ -457,12 +499,50 @@ class Firecrest(SlurmDouble):
         )
         return Reply(201, {"jobId": self._sbatch(options, script)})
 
+    def _qsub(self, job: dict[str, Any], folder: str) -> str:
+        """Start a job as PBS does: in the home folder, with its variables, and with the comment lines of a script from stdin.
+
+        qsub reads no comment lines of an executable (`-- PATH`); Slurm reads those of PBS in the script.
+        """
+        if job.get("scriptPath"):
+            raise RefusalError(400, "PBS would ignore the resources in the comment lines of this script")
+        lines = job["script"].splitlines(keepends=True)
+        head = list(itertools.takewhile(lambda line: line.startswith("#"), lines))
+        if any(line.startswith("#SBATCH") for line in head):
+            raise RefusalError(400, "the comment lines are not those of PBS")
+        times = [found[1] for line in head if (found := re.fullmatch(r"#PBS -l walltime=([0-9:]+)\n", line))]
+        variables = (
+            f'export PBS_JOBID="$SLURM_JOB_ID.pbs" PBS_O_WORKDIR={shlex.quote(folder)}\nunset ${{!SLURM_@}}\n'
+        )
+        script = "#!/bin/bash\n" + variables + "".join(lines[len(head) :])
+        options = [
+            "--chdir",
+            str(self.home),
+            f"--job-name={job['name']}",
+            f"--output={job['standardOutput']}",
+        ]
+        return self._sbatch([*options, *(f"--time={each}" for each in times)], script.encode())
+
+    def _pbs_status(self, job: str, record: dict[str, str]) -> dict[str, Any]:
+        state = self.jobs.state_of(job, record)
+        code, signal = map(int, record.get("ExitCode", "0:0").split(":"))
+        letter = "F" if state in ENDED else {"PENDING": "Q", "COMPLETING": "E"}.get(state, "R")
+        code = {"TIMEOUT": -29, "CANCELLED": 271}.get(state, code or (signal and 256 + signal))
+        return {
+            "state": letter,
+            "stateReason": None,
+            "exitCode": code if letter == "F" else 0,
+            "interruptSignal": None,
+        }
+
     def _record(self, job: str, record: dict[str, str]) -> dict[str, Any]:
         code = int(record.get("ExitCode", "0:0").partition(":")[0])
         return {
             "jobId": job,
             "name": record["JobName"],
-            "status": {
+            "status": self._pbs_status(job, record)
+            if self.scheduler == "pbs"
+            else {
                 "state": self.jobs.state_of(job, record),
                 "stateReason": record.get("Reason"),
                 "exitCode": code,
@@ -485,7 +565,7 @@ class Firecrest(SlurmDouble):
         del found
         request.allow("allusers", "account", "name", "time_window")
         table = self.jobs.table()
-        if not request.query.get("time_window"):
+        if not request.query.get("time_window") and self.scheduler == "slurm":
             table = {job: record for job, record in table.items() if record["JobState"] not in ENDED}
         table = self.listed(table)
         return Reply(200, {"jobs": [self._record(*each) for each in table.items()]})
@@ -494,6 +574,11 @@ class Firecrest(SlurmDouble):
         request.allow("allusers", "account", "name", "time_window")
         record = self.jobs.table().get(found[1])
         if record is None:
+            if self.scheduler == "pbs":
+                message = (
+                    f"Unexpected PBS qstat response. exit_status:153 std_err:qstat: Unknown Job Id {found[1]}"
+                )
+                raise RefusalError(500, message, expected=True)
             raise RefusalError(404, "Job not found.", expected=True)
         return Reply(200, {"jobs": [self._record(found[1], record)]})
 
@@ -502,6 +587,10 @@ class Firecrest(SlurmDouble):
         problem = self.jobs.cancel(found[1])
         if problem:
             message = f"Unexpected Slurm command response. exit_status:0 std_err:{problem}"
+            if self.scheduler == "pbs":
+                message = (
+                    f"Unexpected PBS qdel response. exit_status:35 std_err:qdel: Job has finished {found[1]}"
+                )
             raise RefusalError(500, message, expected=True)
         return Reply(204)
 

@@ -3,7 +3,7 @@
 The reference server is not in a package index, and handles no real jobs. This double has the part of its API that clients of files and jobs use,
 written from its source and its OpenAPI documents (doe-iri/iri-facility-api-python and -docs, read in November 2026), and driven by
 clients that were generated from these documents as well (test_iri_client.py). An operation is executed when its task is created;
-its task ends when it was asked for often enough.
+its task ends when it was asked for often enough. The server itself can run from its source, with an adapter: test_real_iri.py.
 
 | request | the reference server: v1 b9188d8 with its demo adapter, v2 1e5df71 without one, read on 2026-11-27 | the double |
 |---|---|---|
@@ -16,6 +16,8 @@ its task ends when it was asked for often enough.
 | filesystem/upload, download | at most 5 MiB: 413, or a failed task | the same |
 | task/ID | pending, active, completed; forgotten after 5 minutes | active for `polls` requests; never forgotten |
 | compute/job | pretends; facilities have adapters of their own | a real Slurm |
+| status/resources | no token is needed; `resource_type` and `supported_endpoints` as v2 1e5df71 (run on 2026-11-30) | the same |
+| storage/locations, storage/access-endpoints | 404 for an unknown resource; 401 for every token where the facility has no storage adapter | the same; no filters |
 | Idempotency-Key | v2: a hit is answered again, 422 for another body, 501 without a store | the same |
 """
 
@@ -89,6 +91,10 @@ class Iri(SlurmDouble):
         keeps_keys: Whether the facility keeps idempotency keys; otherwise it answers 501 to a request that has one.
         lists_itself: Whether `ls` of a folder shows that folder, as the adapter of the reference server does.
         polls: How often a task is asked for before it has ended.
+        resources: The id of each resource by its name; one with another id has its name as type.
+        locations: Of the storage router of version 2: what it says of each resource.
+        endpoints: The access endpoints of each resource.
+        has_storage: Whether the facility has that router; otherwise it rejects every token there.
         seen: The requests of operations and jobs: method, path, and parameters.
     """
 
@@ -103,6 +109,10 @@ class Iri(SlurmDouble):
         self.jobs = SlurmJobs(slurm, self._reachable, self.home)
         self.keeps_keys = True
         self.polls = 0
+        self.resources = {"system": COMPUTE, "files": FILESYSTEM, "website": "3"}
+        self.locations = {FILESYSTEM: [location("home", str(self.home))]}
+        self.endpoints: dict[str, list[dict[str, Any]]] = {}
+        self.has_storage = True
         self.seen: list[tuple[str, str, dict[str, Any]]] = []
         self._specifications: dict[str, dict[str, Any]] = {}  # of jobs
         self._keys: dict[str, tuple[str, Any]] = {}  # the digest of the request, and the answer
@@ -122,7 +132,7 @@ class Iri(SlurmDouble):
         ]
         newer = [
             ("GET", "/account/whoami", self._whoami),
-            ("GET", f"/storage/locations/{FILESYSTEM}", self._list_locations),
+            ("GET", "/storage/(locations|access-endpoints)/([^/]+)", self._list_storage),
         ]
         return [
             ("GET", "/status/resources", self._list_resources),
@@ -163,10 +173,13 @@ class Iri(SlurmDouble):
             "current_status",
             "capability",
         )
-        kinds = {"compute": ("system", COMPUTE), "storage": ("files", FILESYSTEM), "website": ("web", "3")}
-        return Reply(200, [self._resource(kind, *each) for kind, each in kinds.items()])
+        return Reply(200, [self._resource(name, each) for name, each in self.resources.items()])
 
-    def _resource(self, kind: str, name: str, resource: str) -> dict[str, Any]:
+    def open_paths(self) -> str:
+        return "/status/.*"
+
+    def _resource(self, name: str, resource: str) -> dict[str, Any]:
+        kind = {COMPUTE: "compute", FILESYSTEM: "storage"}.get(resource, name)
         uri = f"{self.url}/status/resources/{resource}"
         record: dict[str, Any] = {
             "id": resource,
@@ -180,12 +193,9 @@ class Iri(SlurmDouble):
             "capability_uris": [],
         }
         if self.version > 1:
-            endpoints = {"compute": ["compute"], "storage": ["filesystem"], "website": []}[kind]
-            record |= {
-                "resource_type": f"urn:doe-iri:service:{kind}",
-                "supported_endpoints": endpoints,
-                "_links": {"self": {"href": uri}},
-            }
+            endpoints = {"compute": ["compute"], "storage": ["filesystem"]}.get(kind, [])
+            domain = "service" if kind == "website" else "resource"
+            record |= {"resource_type": f"urn:doe-iri:{domain}:{kind}", "supported_endpoints": endpoints}
         return record
 
     def _whoami(self, request: Request, found: re.Match[str]) -> Reply:
@@ -193,12 +203,16 @@ class Iri(SlurmDouble):
         request.allow()
         return Reply(200, {"username": getpass.getuser()})
 
-    def _list_locations(self, request: Request, found: re.Match[str]) -> Reply:
-        del found
-        request.allow("logicalpath", "project", "allocation", "intent")
-        access = {"read": True, "write": True, "execute": True}
+    def _list_storage(self, request: Request, found: re.Match[str]) -> Reply:
+        what, resource = found.groups()
+        filters = {"locations": ("logicalpath", "project", "allocation", "intent")}
+        request.allow(*filters.get(what, ("protocol", "endpoint_id")))
+        if not self.has_storage:
+            raise RefusalError(401, "Facility Specific authentication failed", expected=True)
+        if resource not in self.resources.values():
+            raise RefusalError(404, "Resource not found", expected=True)
         return Reply(
-            200, [{"logical_name": "home", "path": str(self.home), "shared": False, "access": access}]
+            200, {"locations": self.locations, "access-endpoints": self.endpoints}[what].get(resource, [])
         )
 
     # Operations
@@ -429,6 +443,13 @@ class Iri(SlurmDouble):
             raise RefusalError(404, "Job not found", expected=True)
         self.jobs.cancel(found[1])
         return Reply(204)
+
+
+def location(name: str, path: str, *, days: int | None = None, write: bool = True) -> dict[str, Any]:
+    """Return a location as the storage router writes it."""
+    access = {"read": True, "write": write, "execute": True}
+    more = {"filesystem": None, "performance_tier": None, "purge_policy_days": days, "shared": False}
+    return {"logical_name": name, "path": path, **more, "access": access}
 
 
 def _only(record: Any, names: set[str]) -> dict[str, Any]:

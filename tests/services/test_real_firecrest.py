@@ -66,15 +66,15 @@ class RealFirecrest:
 
     def table(self) -> str:
         return (
-            f'kind = "firecrest"\n[sites.{NAME}.firecrest]\nurl = "{self.url}"\nsystem = "daint"\nclient_id = "me"\n'
+            f'kind = "firecrest"\n[sites.{NAME}.firecrest]\nurl = "{self.url}"\nsystem = "daint"\nstreamer = true\nclient_id = "me"\n'
             f'client_secret_command = ["echo", "planted-secret"]\ntoken_url = "{self.token_url}"\n'
             f'[sites.{NAME}.limits]\nrequests = 2000\npoll = "1s"\nsettling = "3s"\n'
         )
 
 
-def _configuration(slurm: Slurm, store: Any, folder: Path, issuer: int) -> dict[str, Any]:
+def _configuration(slurm: Slurm, store: Any, folder: Path, issuer: int, method: str) -> dict[str, Any]:
     seconds = {"connection": 20, "login": 20, "command_execution": 20, "idle_timeout": 60, "keep_alive": 5}
-    system = {
+    system: dict[str, Any] = {
         "name": "daint",
         "ssh": {"host": "127.0.0.1", "port": slurm.port, "max_clients": 50, "timeout": seconds},
         "scheduler": {"type": "slurm", "connection_mode": "ssh", "version": "22.05.8", "timeout": 20},
@@ -105,6 +105,14 @@ def _configuration(slurm: Slurm, store: Any, folder: Path, issuer: int) -> dict[
             },
         },
     }
+    if method == "streamer":
+        first = free_port()
+        system["data_operation"]["data_transfer"] = {
+            "service_type": "streamer",
+            "host": "127.0.0.1",
+            "public_ips": ["127.0.0.1"],
+            "port_range": [first, min(first + 3, 65535)],
+        }
     key = (Path(slurm.folder) / "login_key").read_text()
     return {
         "auth": {
@@ -120,14 +128,17 @@ def _configuration(slurm: Slurm, store: Any, folder: Path, issuer: int) -> dict[
     }
 
 
-@pytest.fixture
-def real(slurm_with_accounting: Slurm, object_store: Buckets, tmp_path: Path) -> Iterator[RealFirecrest]:
+@pytest.fixture(params=["s3", "streamer"])
+def real(
+    request: pytest.FixtureRequest, slurm_with_accounting: Slurm, object_store: Buckets, tmp_path: Path
+) -> Iterator[RealFirecrest]:
     folder, port, issuer = tmp_path / "real", free_port(), free_port()
     user = getpass.getuser()
     home = folder / "users" / user
     home.mkdir(parents=True)
     config = folder / "config.yaml"
-    config.write_text(json.dumps(_configuration(slurm_with_accounting, object_store, folder, issuer)))
+    settings = _configuration(slurm_with_accounting, object_store, folder, issuer, request.param)
+    config.write_text(json.dumps(settings))
     log = folder / "server.log"
     words = [f"{_SOURCE}/.venv/bin/python", "-c", _SERVE, str(port), str(issuer), user, f"{folder}/keys.json"]
     environment = {"YAML_CONFIG_FILE": str(config), "PYTHONPATH": f"{_SOURCE}/src", "HOME": str(folder)}

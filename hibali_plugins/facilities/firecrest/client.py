@@ -27,7 +27,13 @@ from hibali.http.client import Bytes, Response
 from hibali.http.rest import Call, RestClient
 from hibali.request_limits import RequestLimit
 from hibali_plugins.facilities.firecrest.settings import FirecrestSettings
-from hibali_plugins.facilities.machine import failure_of, name_of_folder_is_taken, reason_in, refusal_of
+from hibali_plugins.facilities.machine import (
+    NO_JOB,
+    failure_of,
+    name_of_folder_is_taken,
+    reason_in,
+    refusal_of,
+)
 from hibali_plugins.facilities.operations.base import Listed, Stat, form_of, plain_path
 from transfers.model.entry import Kind
 from transfers.stores.bearer.tokens import Tokens
@@ -64,6 +70,7 @@ class JobRecord:
     name: str
     state: str
     folder: str
+    exit_code: int | None = None
 
 
 class FirecrestClient:
@@ -78,6 +85,7 @@ class FirecrestClient:
         """Set the fields; `subject` names the site in errors."""
         self.subject = subject
         self.settings = settings
+        self._description: dict[str, Any] = {}
         self.addresses = Addresses(settings.url, subject)
         system = quote(settings.system, safe="")
         self._ops, self._transfer = f"/filesystem/{system}/ops", f"/filesystem/{system}/transfer"
@@ -94,24 +102,51 @@ class FirecrestClient:
 
     # The system
 
-    def filesystems(self) -> dict[str, str]:
-        """Return the path of each filesystem of the system by its type; the one of work folders also as "". Raise `NotFoundError`."""
-        for system in self._list(self._rest.ask_record(Call("GET", "/status/systems")), "systems"):
-            if not isinstance(system, dict) or system.get("name") != self.settings.system:
-                continue
-            found: dict[str, str] = {}
-            for each in self._list(system, "fileSystems"):
-                if isinstance(each, dict) and isinstance(each.get("path"), str):
-                    found.setdefault(str(each.get("dataType")), each["path"])
-                    if each.get("defaultWorkDir"):
-                        found[""] = each["path"]
-            return found
+    def _system(self) -> dict[str, Any]:
+        """Return what the service says about the system. Raise `NotFoundError`."""
+        if not self._description:
+            for each in self._list(self._rest.ask_record(Call("GET", "/status/systems")), "systems"):
+                if isinstance(each, dict) and each.get("name") == self.settings.system:
+                    self._description = each
+        if self._description:
+            return self._description
         raise NotFoundError(
             "no-such-system",
             f"the service has no system {self.settings.system}",
             subject=self.subject,
             hint=f"hibali config set sites.{self.subject}.firecrest.system NAME",
         )
+
+    def filesystems(self) -> dict[str, str]:
+        """Return the path of each filesystem of the system by its type; the one of work folders also as "". Raise `NotFoundError`."""
+        found: dict[str, str] = {}
+        for each in self._list(self._system(), "fileSystems"):
+            if isinstance(each, dict) and isinstance(each.get("path"), str):
+                found.setdefault(str(each.get("dataType")), each["path"])
+                if each.get("defaultWorkDir"):
+                    found[""] = each["path"]
+        return found
+
+    def _data_transfer(self) -> dict[str, Any]:
+        """Return what the service says about transfers of large files; the real server (35e1d08) writes data_transfer, not dataTransfer."""
+        operation = self._system().get("dataOperation")
+        operation = operation if isinstance(operation, dict) else {}
+        found = operation.get("data_transfer", operation.get("dataTransfer"))
+        return found if isinstance(found, dict) else {}
+
+    def transfer_method(self) -> str:
+        """Return how the service moves large files; earlier servers, which do not say it, by S3."""
+        return str(self._data_transfer().get("serviceType") or "s3")
+
+    def most_streamed(self) -> int | None:
+        """Return the size of the largest file that a streamer receives, None if the service does not say it."""
+        found = self._data_transfer().get("inboundTransferLimit")
+        return found if isinstance(found, int) else None
+
+    def scheduler(self) -> str:
+        """Return the scheduler of the system, "slurm" or "pbs"."""
+        found = self._system().get("scheduler")
+        return str(found.get("type", "slurm")) if isinstance(found, dict) else "slurm"
 
     def user(self) -> tuple[str, int]:
         """Return the name and the number of the account at the system."""
@@ -255,6 +290,14 @@ class FirecrestClient:
         address = given.get("downloadUrl") if isinstance(given, dict) else None
         return Transfer(self._transfer_job(record), download=self.checked(address))
 
+    def begin_stream(self, action: str, path: bytes) -> tuple[str, str]:
+        """Begin to "upload" to or "download" from a path by the streamer, once; return its job and its coordinates."""
+        directives = {"transferMethod": "streamer"}
+        record = self._begin(action, {"path": self._text(path), "transferDirectives": directives})
+        given = record.get("transferDirectives")
+        coordinates = given.get("coordinates") if isinstance(given, dict) else None
+        return self._transfer_job(record), str(coordinates)
+
     def begin_change(self, action: str, path: bytes, to: bytes) -> str:
         """Begin to move (`mv`) or copy (`cp`) a file or folder as a job, once; return the job."""
         return self._transfer_job(
@@ -306,7 +349,12 @@ class FirecrestClient:
 
     def job(self, job: str) -> JobRecord | None:
         """Return a job; None if the scheduler does not have it."""
-        response = self._rest.repeat(Call("GET", f"{self._jobs}/{quote(job, safe='')}", accept=(404,)))
+        try:
+            response = self._rest.repeat(Call("GET", f"{self._jobs}/{quote(job, safe='')}", accept=(404,)))
+        except NotFoundError as problem:  # status 500 with what qstat says of an unknown job
+            if problem.message == NO_JOB:
+                return None
+            raise
         if response.status == 404:
             return None
         return next(
@@ -320,7 +368,9 @@ class FirecrestClient:
                 state = each["status"]["state"]
                 text = state[0] if isinstance(state, list) and state else state
                 folder = each.get("workingDirectory")
-                found.append(JobRecord(str(each["jobId"]), str(each["name"]), str(text), str(folder)))
+                code = each["status"].get("exitCode")
+                code = code if isinstance(code, int) else None
+                found.append(JobRecord(str(each["jobId"]), str(each["name"]), str(text), str(folder), code))
             except (KeyError, TypeError, AttributeError):
                 raise self._rest.bad_answer("a job in it is not complete") from None
         return found

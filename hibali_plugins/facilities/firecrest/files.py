@@ -7,6 +7,7 @@ import html
 import re
 from collections.abc import Sequence
 
+from hibali.amounts import format_size
 from hibali.errors import IncompleteError, RefusedError
 from hibali.text import printable
 from hibali_plugins.facilities.firecrest.client import FirecrestClient, is_plain
@@ -17,6 +18,7 @@ from hibali_plugins.facilities.firecrest.large import (
     forget_upload,
     wait_for_job,
 )
+from hibali_plugins.facilities.firecrest.streaming import StreamedFiles, StreamUpload
 from hibali_plugins.facilities.operations.base import quoted_path
 from hibali_plugins.facilities.operations.files import OperationFiles, home_unknown
 from transfers.stores.server.files import Exclusive, Put, Traits, Upload
@@ -45,6 +47,7 @@ class FirecrestFiles(OperationFiles):
         self._places: dict[str, str] = {}
         self._account: tuple[str, int] | None = None
         self._staged = StagedFiles(client, self._download_link)
+        self._streamed = StreamedFiles(client, self._download_link)
 
     def _filesystems(self) -> dict[str, str]:
         if not self._places:
@@ -86,8 +89,39 @@ class FirecrestFiles(OperationFiles):
         )
 
     def _read_large(self, path: bytes, tag: str, size: int, offset: int, length: int) -> bytes:
-        """See OperationFiles: the file is first transferred to the object store, once."""
-        return self._staged.read(path, tag, size, offset, length)
+        """See OperationFiles: the file is first transferred to the object store, once, or comes from the streamer."""
+        source = self._streamed if self._is_streamed() else self._staged
+        return source.read(path, tag, size, offset, length)
+
+    def _is_streamed(self) -> bool:
+        """Return whether large files go over the streamer. Raise `RefusedError` unless the settings allow how the service moves them."""
+        method = self.client.transfer_method()
+        if method == "s3":
+            return False
+        if method == "streamer" and self.client.settings.streamer:
+            return True
+        setting = f"hibali config set sites.{self.subject}.firecrest"
+        allow = (
+            f"If the data may be read on the way: {setting}.streamer true. Else"
+            if method == "streamer"
+            else "Move"
+        )
+        raise RefusedError(
+            "transfer-method",
+            f"the service moves large files only by its {printable(method)[:50]}"
+            + (
+                ", whose connections are not encrypted"
+                if method == "streamer"
+                else ", which hibali does not have"
+            ),
+            subject=self.subject,
+            hint=f"{allow} through another site with the same files: {setting}.data SITE",
+        )
+
+    def close(self) -> None:
+        """See Files."""
+        self._streamed.close()
+        super().close()
 
     def _slow_digest(self, path: bytes) -> str:
         """See OperationFiles: by a job."""
@@ -186,6 +220,13 @@ class FirecrestFiles(OperationFiles):
     def _large_upload(self, path: bytes, size: int, part_folders: Sequence[bytes]) -> Upload:
         """See OperationFiles."""
         del part_folders  # the parts are in the object store, and their journal in the state folder
+        is_streamed, most = self._is_streamed(), self.client.most_streamed()
+        if is_streamed and most is not None and size > most:
+            raise IncompleteError(
+                "too-large",
+                f"the streamer of the service receives files of at most {format_size(most)}",
+                subject=f"{self.subject}:{printable(path)}",
+            )
         folder, name = path.rpartition(b"/")[0], self.temporary_name()
         through = self._plain_path(folder, self._upload_link(path))
         target = UploadTarget(path, folder + b"/" + name, size, through + b"/" + name)
@@ -194,4 +235,4 @@ class FirecrestFiles(OperationFiles):
             self.finish_upload(partial, path, size, digest)
             self._drop_upload_link(path)
 
-        return PartsUpload(self.client, target, finish)
+        return (StreamUpload if is_streamed else PartsUpload)(self.client, target, finish)

@@ -30,6 +30,8 @@ def _connect(site: Site, limit: RequestLimit, on_event: Listener) -> FirecrestFi
 def _describe(files: FirecrestFiles, site: Site, facts: dict[str, str | int | bool]) -> bytes:
     facts["system"] = site.own.system
     facts["user"] = files.user()
+    facts["scheduler"] = files.client.scheduler()
+    facts["large files by"] = files.client.transfer_method()
     return describe_home(files, files.places(), facts)
 
 

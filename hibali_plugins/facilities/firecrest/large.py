@@ -13,11 +13,14 @@ from xml.sax.saxutils import escape
 from hibali.errors import HibaliError, IncompleteError, TryLaterError
 from hibali.http.client import Bytes, Response
 from hibali_plugins.facilities.firecrest.client import FirecrestClient, Transfer
-from hibali_plugins.facilities.operations.records import StateRecord
 from hibali_plugins.facilities.operations.waiting import transfer_failed, wait_for_end
 from transfers.stores.server.files import Upload
+from transfers.stores.server.state_records import StateRecord
 
-_ACTIVE = frozenset({"PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "REQUEUED"})
+ACTIVE = frozenset(
+    {"PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "REQUEUED", *"BEHMQRSTUW"}
+)  # of Slurm and of PBS
+ENDED_WELL = frozenset({"COMPLETED", "F"})  # of Slurm and of PBS
 _QUEUED_PIECES = 8
 
 
@@ -26,10 +29,12 @@ def wait_for_job(client: FirecrestClient, job: str, what: str) -> None:
 
     def query() -> str | None:
         found = client.job(job)
+        if found is not None and found.state == "F" and found.exit_code:  # PBS
+            return f"F with exit status {found.exit_code}"
         return None if found is None else found.state
 
-    state = wait_for_end(query, lambda state: state not in _ACTIVE, client.subject, f"{job} that {what}")
-    if state != "COMPLETED":
+    state = wait_for_end(query, lambda state: state not in ACTIVE, client.subject, f"{job} that {what}")
+    if state not in ENDED_WELL:
         raise transfer_failed(client.subject, f"that {what} ended as {state}")
 
 
@@ -244,8 +249,8 @@ class PartsUpload(Upload):
         job = self._client.job(kept.transfer.job)
         if job is None:
             return None
-        whole = job.state == "COMPLETED" and len(kept.parts) == len(kept.transfer.parts)
-        return kept if whole or job.state in _ACTIVE else None
+        whole = job.state in ENDED_WELL and len(kept.parts) == len(kept.transfer.parts)
+        return kept if whole or job.state in ACTIVE else None
 
     def _begun(self, target: UploadTarget) -> _Kept:
         kept = _Kept(target, self._client.begin_upload(target.written or target.partial, target.size))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Self
 
-from hibali.config.schema import Note, inline, setting, table, text
+from hibali.config.schema import Note, flag, inline, setting, table, text
 from transfers.stores.bearer.settings import BearerSettings, data_setting, read_url
 
 
@@ -25,6 +25,9 @@ class FirecrestSettings:
         text(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]*", "an account"),
         default=None,
         doc="the account that transfers of large files are charged to",
+    )
+    streamer: bool = setting(
+        flag, default=False, doc="allow large files over the streamer of the service, without TLS"
     )
     data: str | None = data_setting()
 

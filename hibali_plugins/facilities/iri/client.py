@@ -16,7 +16,7 @@ from stat import S_ISDIR
 from typing import Any
 from urllib.parse import quote
 
-from hibali.errors import HibaliError, IncompleteError, NotFoundError, TryLaterError, UsageError
+from hibali.errors import AccessError, HibaliError, IncompleteError, NotFoundError, TryLaterError, UsageError
 from hibali.events import Listener, ignore
 from hibali.http.client import Bytes, Response
 from hibali.http.rest import Call, RestClient
@@ -87,15 +87,12 @@ class IriClient:
     def resource(self, purpose: str) -> str:
         """Return the id of the resource for a purpose, "compute" or "filesystem". Raise `NotFoundError`, `UsageError`."""
         wanted = self.settings.system if purpose == "compute" else self.settings.filesystem
-        known = self._all_resources()
-        if wanted is not None:
-            chosen = [each for each in known if wanted in {each.get("id"), each.get("name")}]
-        else:
-            chosen = [each for each in known if _serves(each, purpose)]
+        chosen = self.candidates(purpose)
         if len(chosen) == 1:
-            return str(chosen[0]["id"])
+            return chosen[0][0]
         key = "system" if purpose == "compute" else "filesystem"
-        names = ", ".join(sorted(printable(str(each.get("name") or each["id"])) for each in known)) or "none"
+        known = [name for _, name in chosen] or [_name_of(each) for each in self._all_resources()]
+        names = ", ".join(sorted(map(printable, known))) or "none"
         problem = f"the facility has no resource {wanted}" if wanted else f"set which resource is its {key}"
         raise NotFoundError(
             "no-such-system",
@@ -103,6 +100,20 @@ class IriClient:
             subject=self.subject,
             hint=f"hibali config set sites.{self.subject}.iri.{key} NAME",
         )
+
+    def candidates(self, purpose: str) -> list[tuple[str, str]]:
+        """Return each resource that the settings name for a purpose, else each that serves it: its id, and its name if no other has it."""
+        wanted = self.settings.system if purpose == "compute" else self.settings.filesystem
+        known = self._all_resources()
+        if wanted is not None:
+            chosen = [each for each in known if wanted in {each.get("id"), each.get("name")}]
+        else:
+            chosen = [each for each in known if _serves(each, purpose)]
+        names = [_name_of(each) for each in known]
+        return [
+            (str(each["id"]), name if names.count(name) == 1 else str(each["id"]))
+            for each, name in ((each, _name_of(each)) for each in chosen)
+        ]
 
     def _all_resources(self) -> list[dict[str, Any]]:
         if not self._resources:
@@ -126,15 +137,26 @@ class IriClient:
         """Return the account's folder of each kind, such as home and scratch, where the API tells them."""
         if self.settings.version < 2:  # the version
             return {}
-        path = f"/storage/locations/{self._quoted('filesystem')}"
-        found = self._rest.ask(Call("GET", path))
-        if not isinstance(found, list):
-            raise self._rest.bad_answer("it has no list of locations")
+        resource = self.resource("filesystem")
+        try:
+            found = self.storage("locations", resource)
+        except (
+            AccessError,
+            NotFoundError,
+        ):  # the router is optional; the reference server rejects tokens where it is missing
+            return {}
         return {
             str(each["logical_name"]): str(each["path"])
             for each in reversed(found)
-            if isinstance(each, dict) and str(each.get("path")).startswith("/") and "logical_name" in each
+            if str(each.get("path")).startswith("/") and "logical_name" in each
         }
+
+    def storage(self, what: str, resource: str) -> list[dict[str, Any]]:
+        """Return the `locations` or `access-endpoints` of the account at a resource (version 2)."""
+        found = self._rest.ask(Call("GET", f"/storage/{what}/{quote(resource, safe='')}"))
+        if not isinstance(found, list):
+            raise self._rest.bad_answer(f"it has no list of {what}")
+        return [each for each in found if isinstance(each, dict)]
 
     def _quoted(self, purpose: str) -> str:
         return quote(self.resource(purpose), safe="")
@@ -430,13 +452,19 @@ def _output_of(result: Any) -> Any:
     return result.get("output", result) if isinstance(result, dict) else result
 
 
+def _name_of(resource: Mapping[str, Any]) -> str:
+    return str(resource.get("name") or resource["id"])
+
+
 def _serves(resource: Mapping[str, Any], purpose: str) -> bool:
     """Return whether a resource serves a purpose: by its endpoints (version 2), else by its type."""
     endpoints = resource.get("supported_endpoints")
     if isinstance(endpoints, list) and endpoints:
         return purpose in endpoints
     wanted = {"compute": "compute", "filesystem": "storage"}[purpose]
-    return wanted in str(resource.get("resource_type", "")).rpartition(":")[2]
+    return wanted in str(resource.get("resource_type", "")).split(
+        ":"
+    )  # "storage", or a URN such as urn:doe-iri:resource:storage:mount
 
 
 def _word(value: Any) -> str:

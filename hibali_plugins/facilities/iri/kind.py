@@ -5,9 +5,10 @@ config.toml is read with this module, so it imports neither the store nor the cl
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-from hibali.config.kinds import SiteOption, StoreKind
+from hibali.config.kinds import Choose, SiteDescription, SiteOption, StoreKind
 from hibali.config.model import Site
 from hibali.events import Listener
 from hibali_plugins.facilities.iri.settings import IriSettings
@@ -30,10 +31,16 @@ def _connect(site: Site, limit: RequestLimit, on_event: Listener) -> IriFiles:
 def _describe(files: IriFiles, site: Site, facts: dict[str, str | int | bool]) -> bytes:
     del site
     facts.update(files.resources())
-    user = files.user()
+    user = files.user()  # before the storage, where a good token may be rejected
     if user:
         facts["user"] = user
     return describe_home(files, files.places(), facts)
+
+
+def _fill(name: str, table: Mapping[str, Any], choose: Choose) -> SiteDescription:
+    from hibali_plugins.facilities.iri.filling import fill_site  # start-up: as above
+
+    return fill_site(name, table, choose, lambda site: FACILITY.open_files(site).client)
 
 
 FACILITY = Facility(
@@ -41,19 +48,20 @@ FACILITY = Facility(
         settings=IriSettings,
         service="iri",
         address=lambda site: f"{site.own.url} {site.own.system or ''}".strip(),
+        fill=_fill,
         options=(
             SiteOption(
                 "iri",
                 "iri.url",
                 "URL",
-                "A facility with the IRI Facility API: its URL, https://.../api/v1.",
+                "A facility with the IRI Facility API: its URL, https://.../api/v2.",
                 chooses=True,
             ),
             system_option("iri"),
         ),
         example=(
-            "hibali sites add perlmutter --iri https://api.example.org/api/v1 --system compute --credentials-command 'pass nersc/token'",
-            "A facility with the IRI Facility API.",
+            "hibali sites add perlmutter --iri https://api.example.org/api/v2 --credentials-command 'pass nersc/token'",
+            "A facility with the IRI Facility API, which names its roots.",
         ),
     ),
     _connect,

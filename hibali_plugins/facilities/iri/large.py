@@ -13,8 +13,8 @@ from hibali.text import printable
 from hibali_plugins.facilities.iri.client import IriClient
 from hibali_plugins.facilities.iri.jobs import run_job
 from hibali_plugins.facilities.operations.base import quoted_path
-from hibali_plugins.facilities.operations.records import StateRecord
 from transfers.stores.server.files import LIST_SECONDS, Upload
+from transfers.stores.server.state_records import StateRecord
 
 PART_BYTES = 4 * 1024 * 1024
 _DIGITS = 6  # of the number in the name of a part

@@ -21,7 +21,7 @@ from hibali_plugins.facilities.iri.client import _output_of, _seconds_of, _serve
 from hibali_plugins.facilities.machine import failure_of
 from hibali_plugins.facilities.operations.archive import Batches, archive_of, archive_of_link
 from hibali_plugins.facilities.operations.base import form_of, plain_path
-from hibali_plugins.facilities.operations.records import StateRecord
+from transfers.stores.server.state_records import StateRecord
 
 NAMES = st.text(
     st.characters(blacklist_characters="/\0'\\\n\r", blacklist_categories=["Cs"]), min_size=1, max_size=20

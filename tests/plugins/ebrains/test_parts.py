@@ -1,0 +1,135 @@
+"""Test uploads in parts to a bucket of EBRAINS, with a lowered limit."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.plugins.ebrains.test_ebrains import MIB, Place
+from tests.services.ebrains import Ebrains
+from tests.services.fixtures import Buckets
+
+LARGE = 23 * MIB + 7
+PARTS = 4  # of 6 MiB
+
+
+@pytest.fixture
+def place(hibali: Any, ebrains: Ebrains, object_store: Buckets) -> Place:
+    bucket = object_store.bucket()
+    ebrains.add_bucket(bucket.name)
+    made = Place(hibali, ebrains, bucket)
+    made.add(f'bucket = "{bucket.name}"\nmultipart = "6M"\n{made.command()}')
+    return made
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "large"
+    path.write_bytes(os.urandom(LARGE))
+    return path
+
+
+def sent(place: Place) -> int:
+    """Return how many parts or objects that are not hibali's own were stored."""
+    return sum(times for key, times in place.double.uploaded.items() if ".hibali" not in key)
+
+
+def parts_asked(place: Place) -> list[str]:
+    """Return the numbers of the parts whose addresses were asked for."""
+    return [
+        found[1] for line in place.double.seen if (found := re.search(r"/multipart/[^/]+/([0-9]+)\?", line))
+    ]
+
+
+def test_a_large_object_goes_in_parts_and_comes_back(place: Place, source: Path, tmp_path: Path) -> None:
+    answer = place.hibali("push", source, "there:data/large", "--json", exit=0).last
+    assert answer["files_moved"] == 1
+    assert (place.double.completed, sent(place), parts_asked(place)) == (
+        ["data/large"],
+        PARTS,
+        ["1", "2", "3", "4"],
+    )
+    assert place.objects()[b"large"] == source.read_bytes()
+    place.hibali("pull", "there:data/large", tmp_path / "back", exit=0)
+    assert (tmp_path / "back").read_bytes() == source.read_bytes()
+    assert place.hibali("push", source, "there:data/large", "--json", exit=0).last["files_moved"] == 0
+
+
+def test_a_small_object_goes_in_one_request(place: Place, tmp_path: Path) -> None:
+    (tmp_path / "small").write_bytes(os.urandom(6 * MIB))
+    place.hibali("push", tmp_path / "small", "there:data/small", exit=0)
+    assert (place.double.completed, sent(place)) == ([], 1)
+
+
+def test_a_killed_upload_goes_on_after_its_parts(place: Place, source: Path) -> None:
+    code = place.kill_when(lambda: sent(place) >= 2, "push", source, "there:data/large")
+    assert code == -signal.SIGKILL
+    time.sleep(0.5)
+    stored = sent(place)
+    place.hibali("push", source, "there:data/large", exit=0)
+    assert sent(place) - stored <= PARTS - 1
+    assert place.double.completed == ["data/large"]
+    assert place.objects()[b"large"] == source.read_bytes()
+
+
+def test_changed_content_replaces_the_parts_of_an_interrupted_upload(place: Place, source: Path) -> None:
+    assert place.kill_when(lambda: sent(place) >= 2, "push", source, "there:data/large") == -signal.SIGKILL
+    source.write_bytes(os.urandom(LARGE))
+    place.hibali("push", source, "there:data/large", exit=0)
+    assert place.objects()[b"large"] == source.read_bytes()
+
+
+def test_an_upload_that_the_service_forgot_begins_anew(place: Place, source: Path) -> None:
+    assert place.kill_when(lambda: sent(place) >= 1, "push", source, "there:data/large") == -signal.SIGKILL
+    [upload] = {
+        line.partition("/multipart/")[2].partition("/")[0]
+        for line in place.double.seen
+        if "/multipart/" in line
+    }
+    place.double.forgotten.add(upload)
+    place.hibali("push", source, "there:data/large", exit=0)
+    assert place.objects()[b"large"] == source.read_bytes()
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        ("store-500", "partNumber=2"),
+        ("store-lost", "partNumber=3"),
+        ("429", "/multipart"),
+        ("lost", "/multipart/"),
+    ],
+)
+def test_faults_are_survived(place: Place, source: Path, fault: tuple[str, str]) -> None:
+    place.double.fault(*fault)
+    place.hibali("push", source, "there:data/large", exit=0)
+    assert place.objects()[b"large"] == source.read_bytes()
+
+
+def test_a_lost_answer_to_the_completion_is_no_error(place: Place, source: Path) -> None:
+    place.double.completion_is_lost = True
+    place.hibali("push", source, "there:data/large", exit=0)
+    assert place.double.completed == ["data/large"]
+
+
+def test_tokens_may_end_within_an_upload(place: Place, source: Path) -> None:
+    place.double.token_uses = 2
+    place.hibali("push", source, "there:data/large", exit=0)
+    assert place.objects()[b"large"] == source.read_bytes()
+
+
+@pytest.mark.parametrize(
+    "odd", [{}, {"uploadId": 5}, {"uploadId": ""}, {"uploadId": "x" * 5000}], ids=range(4)
+)
+def test_an_odd_id_of_an_upload_is_an_error(place: Place, source: Path, odd: dict[str, Any]) -> None:
+    place.double.odd_upload = odd
+    answer = place.hibali("push", source, "there:data/large", "--json")
+    assert answer.exit in {5, 6}
+    assert "documentation describes" in str(answer.lines)
+    assert b"Traceback" not in answer.err
