@@ -50,24 +50,24 @@ class CommandResult:
 
 
 _in_library = False
-_on_start: ContextVar[Callable[[subprocess.Popen[bytes]], None] | None] = ContextVar("on_start", default=None)
+_on_start: ContextVar[Callable[[Callable[[], None]], None] | None] = ContextVar("on_start", default=None)
 
 
 @contextlib.contextmanager
 def limited_programs(seconds: float) -> Iterator[Callable[[], bool]]:
     """Kill the programs that are started in the block once it takes longer; yield a function that says whether it did."""
-    started: list[subprocess.Popen[bytes]] = []
+    started: list[Callable[[], None]] = []
     late = threading.Event()
 
     def kill_all() -> None:
         late.set()
-        for process in started:
-            _send_kill(process)
+        for kill in started:
+            kill()
 
-    def note(process: subprocess.Popen[bytes]) -> None:
-        started.append(process)
+    def note(kill: Callable[[], None]) -> None:
+        started.append(kill)
         if late.is_set():
-            _send_kill(process)
+            kill()
 
     timer = threading.Timer(seconds, kill_all)
     timer.daemon = True
@@ -383,9 +383,13 @@ class SocketStreams:
         """Connect them; the caller closes its own end of the connection."""
         self._process = process
         self._connection = connection.dup()
-        self._output = threading.Thread(target=self._send_output, name="output", daemon=True)
-        self._output.start()
-        threading.Thread(target=self._pass_input, name="input", daemon=True).start()
+        self._is_closed = False  # by who connected here, before all output was sent
+        self._threads = [
+            threading.Thread(target=copy, name="tunnel", daemon=True)
+            for copy in (self._send_output, self._pass_input)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def _pass_input(self) -> None:
         with contextlib.suppress(OSError, ValueError):
@@ -399,18 +403,28 @@ class SocketStreams:
     def _send_output(self) -> None:
         with contextlib.suppress(OSError, ValueError):
             while content := self._process.stdout.read(_PIECE_BYTES):
-                self._connection.sendall(content)
+                try:
+                    self._connection.sendall(content)
+                except OSError:
+                    self._is_closed = True
+                    self._process.kill()
+                    break
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(1)  # no more output; there may be more input
 
     def wait(self) -> tuple[int, bytes]:
         """See SocketProcess."""
-        self._output.join()
-        with contextlib.suppress(OSError), self._connection:
-            self._connection.shutdown(2)  # both directions, also for the thread that reads it
-        return self._process.end(), self._process.errors
+        for thread in self._threads:
+            thread.join()
+        self._connection.close()
+        code = self._process.end()
+        return (0, b"") if self._is_closed else (code, self._process.errors)
 
     def kill(self) -> None:
         """See SocketProcess."""
         self._process.kill()
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(2)  # both directions, which ends the threads
 
 
 class BackgroundProcess:
@@ -525,15 +539,28 @@ def _start(
         _running.pop(pid, None)
         _uncancelled.pop(pid, _nothing)()
     _running[process.pid] = process
+    _watch_for_interruption()
+    running = weakref.ref(process)
+
+    def kill() -> None:
+        found = running()
+        if found is not None:
+            _send_kill(found)
+
+    _uncancelled[process.pid] = bind_to_call(kill)
+    return process
+
+
+def bind_to_call(kill: Callable[[], None]) -> Callable[[], None]:
+    """Have a program killed if the current operation is cancelled and it does not end soon, or at the end of `limited_programs`.
+
+    Returns the function that undoes the first.
+    """
     on_start = _on_start.get()
     if on_start is not None:
-        on_start(process)
-    _watch_for_interruption()
+        on_start(kill)
     cancellation = current_cancellation()
-    if cancellation is not None:
-        running = weakref.ref(process)
-        _uncancelled[process.pid] = cancellation.on_cancel(lambda: _kill_later(running))
-    return process
+    return _nothing if cancellation is None else cancellation.on_cancel(lambda: _kill_later(kill))
 
 
 def _without_hidden(environment: Mapping[str, str]) -> dict[str, str]:
@@ -544,18 +571,11 @@ def _nothing() -> None:
     """Do nothing."""
 
 
-def _kill_later(running: weakref.ref[subprocess.Popen[bytes]]) -> None:
+def _kill_later(kill: Callable[[], None]) -> None:
     """Kill a program of a cancelled operation, unless it ends by itself soon."""
-
-    def kill() -> None:
-        process = running()
-        if process is not None:
-            _send_kill(process)
-
-    if running() is not None:
-        timer = threading.Timer(_PATIENCE_SECONDS, kill)
-        timer.daemon = True
-        timer.start()
+    timer = threading.Timer(_PATIENCE_SECONDS, kill)
+    timer.daemon = True
+    timer.start()
 
 
 def widen_pipes(*pipes: BinaryIO) -> None:

@@ -183,13 +183,15 @@ def send():
         link.shutdown(socket.SHUT_WR)
     except OSError:
         pass
-threading.Thread(target=send, daemon=True).start()
+sender = threading.Thread(target=send, daemon=True)
+sender.start()
 with open(1, "wb", 0) as out:
     part = link.recv(65536)
     while part:
         while part:
             part = part[out.write(part):]
         part = link.recv(65536)
+sender.join()
 os._exit(0)
 """
 

@@ -76,13 +76,13 @@ def plan_move(
         show(plan, able)
 
 
-def move(request: MoveRequest, on_event: Listener = ignore) -> Iterator[Receipt]:
+def move(request: MoveRequest, on_event: Listener = ignore) -> list[Receipt]:
     """Rename, or where the store cannot, copy, verify and then remove the source.
 
     An existing target is refused, unless the ledger shows that the same move began before and everything there
     equals the source's file at the same name: this is what an interrupted move leaves, and the rest is then moved.
 
-    Yields:
+    Returns:
         The receipt of the rename; or of the copy, and if it is complete that of the removal.
 
     Raises:
@@ -92,7 +92,7 @@ def move(request: MoveRequest, on_event: Listener = ignore) -> Iterator[Receipt]
         IncompleteError: everything was copied, but the source changed meanwhile and remains.
     """
     with one_session():
-        yield from _rename_or_copy(request, on_event)
+        return list(_rename_or_copy(request, on_event))
 
 
 def _rename_or_copy(request: MoveRequest, on_event: Listener) -> Iterator[Receipt]:

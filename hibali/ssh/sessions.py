@@ -192,8 +192,8 @@ class Login:
 
     @property
     def key(self) -> str:
-        """What tells this login from those to other hosts."""
-        return self._name
+        """What tells this login from those to other hosts, and with other credentials."""
+        return f"{self._name}\n{self._settings.auth}\n{self._settings.proxy!r}"
 
     @property
     def is_first(self) -> bool:

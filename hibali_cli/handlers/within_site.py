@@ -40,7 +40,7 @@ def move_path(common: Common, source: str, target: str, *, dry_run: bool) -> int
         if dry_run:
             plan_move(request, lambda plan, renames: _show(common, request, plan, renames=renames), on_event)
             return 0
-        receipts = list(move(request, on_event))
+        receipts = move(request, on_event)
     for receipt in receipts:
         _show_receipt(common, receipt)
     return int(receipts[-1].exit)

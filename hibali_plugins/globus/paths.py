@@ -66,7 +66,6 @@ def transfer_body(
     *,
     submission: str,
     label: str,
-    deadline: str,
     sync_level: int | None = None,
 ) -> dict[str, Any]:
     """Build a transfer document of single files: exactly those of the plan, without filter rules.
@@ -80,7 +79,6 @@ def transfer_body(
         "source_endpoint": ends.source,
         "destination_endpoint": ends.target,
         "label": label,
-        "deadline": deadline,
         "verify_checksum": True,
         "preserve_timestamp": True,
         "skip_source_errors": True,
@@ -107,16 +105,13 @@ def _item(piece: Piece) -> dict[str, Any]:
     return item
 
 
-def delete_body(
-    collection: str, paths: Iterable[str], *, submission: str, label: str, deadline: str
-) -> dict[str, Any]:
+def delete_body(collection: str, paths: Iterable[str], *, submission: str, label: str) -> dict[str, Any]:
     """Build a deletion document for these names; absent ones succeed. Folders need a separate document."""
     return {
         "DATA_TYPE": "delete",
         "submission_id": submission,
         "endpoint": collection,
         "label": label,
-        "deadline": deadline,
         "recursive": False,
         "ignore_missing": True,
         "interpret_globs": False,

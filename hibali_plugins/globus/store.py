@@ -17,7 +17,7 @@ from hibali.http.login import Authorization
 from hibali.text import printable
 from hibali_plugins.globus.clients import open_access
 from hibali_plugins.globus.errors import error_of, fault_of, with_details
-from hibali_plugins.globus.paths import LINE_ENDS, below, deadline_after, delete_body, label_of
+from hibali_plugins.globus.paths import LINE_ENDS, below, delete_body, label_of
 from hibali_plugins.globus.requests import Globus
 from hibali_plugins.globus.submitter import Submitter
 from hibali_plugins.globus.tasks import Following
@@ -207,10 +207,9 @@ class CollectionRemover:
             paths,
             submission=self._globus.submission(),
             label=self._label,
-            deadline=deadline_after(self._deadline_seconds),
         )
         submitter = Submitter(self._globus, 0, _NO_PROGRESS_SECONDS, self._on_event)
-        task = submitter.submit({**body, "recursive": recursive})
+        task = submitter.submit({**body, "recursive": recursive}, self._deadline_seconds)
         following = Following(self._globus, task, self._on_event, give_up_after=_NO_PROGRESS_SECONDS)
         end = following.until_over(on_interruption=lambda: self._globus.cancel(task))
         if not end.code:

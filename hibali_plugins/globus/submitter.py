@@ -12,6 +12,7 @@ from hibali.retry import when_free
 from hibali.text import counted
 from hibali_plugins.globus.clients import client_of
 from hibali_plugins.globus.errors import TOO_MANY_TASKS, too_many_tasks
+from hibali_plugins.globus.paths import deadline_after
 from hibali_plugins.globus.requests import Document, Globus
 
 
@@ -29,9 +30,10 @@ class Submitter:
         self._patience = patience
         self._on_event = on_event
 
-    def submit(self, body: Document, *, besides: str | None = None) -> str:
-        """Submit and return the task id; only one process of this machine counts and submits at a time.
+    def submit(self, body: Document, seconds: float, *, besides: str | None = None) -> str:
+        """Submit a task, which may take so many seconds from then, and return its id.
 
+        Only one process of this machine counts and submits at a time.
         Active tasks with the label `besides` do not count. Raises `TryLaterError("too-many-tasks")` after `patience`.
         """
         noted = False
@@ -41,7 +43,7 @@ class Submitter:
             try:
                 with self._lock():
                     self._check(besides)
-                    return self._globus.submit(body)
+                    return self._globus.submit({**body, "deadline": deadline_after(seconds)})
             except TryLaterError as problem:
                 if problem.code == TOO_MANY_TASKS and not noted:
                     noted = True

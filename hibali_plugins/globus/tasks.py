@@ -21,7 +21,6 @@ from hibali_plugins.globus.paths import (
     CollectionPair,
     Piece,
     below,
-    deadline_after,
     label_of,
     transfer_body,
 )
@@ -319,10 +318,9 @@ class Tasks:
             pieces,
             submission=self._globus.submission(),
             label=self._label,
-            deadline=deadline_after(self._ends.deadline_seconds),
             sync_level=CHECKSUM,
         )
-        task = self._submitter.submit(body)
+        task = self._submitter.submit(body, self._ends.deadline_seconds)
         end = self._follow(task)
         if not (end.moved or end.code):
             return end, set()
@@ -359,15 +357,14 @@ class Tasks:
             [self._piece(file) for file in task.files],
             submission=task.submission,
             label=task.label,
-            deadline=deadline_after(self._ends.deadline_seconds),
         )
         try:
-            submitted = self._submitter.submit(body, besides=besides)
+            submitted = self._submitter.submit(body, self._ends.deadline_seconds, besides=besides)
         except HibaliError as problem:
             if problem.code != CONFLICT:
                 raise
             self._wait_for_other(problem)
-            submitted = self._submitter.submit(body, besides=besides)
+            submitted = self._submitter.submit(body, self._ends.deadline_seconds, besides=besides)
         task.record_task_id(submitted)
         self._on_event(
             Noted(

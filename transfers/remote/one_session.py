@@ -9,17 +9,18 @@ import secrets
 import select
 import signal
 import threading
+import time
 import zlib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 from hibali.config.model import Site
 from hibali.locations import Location
-from hibali.subprocesses import Process, ProcessStreams, widen_pipes
+from hibali.subprocesses import Process, ProcessStreams, bind_to_call, widen_pipes
 from transfers.remote import streams
 from transfers.remote.streams import Session, Stream, StreamError
 
@@ -30,21 +31,32 @@ _CHATTER = 1024 * 1024  # the limit for output of start-up files
 _LOST = 255  # as ssh's exit code for its own errors
 _PATIENCE = 1.0
 _END_SECONDS = 5.0
+_KILLED_SECONDS = 15.0  # in which the host reports the end of an agent that was killed
+
+
+class _Sharing:
+    """A block in which agents share sessions."""
+
+    def __init__(self) -> None:
+        self.sessions: list[AgentSession] = []
+        self.has_ended = False  # threads of the block may go on
 
 
 @contextlib.contextmanager
 def one_session() -> Iterator[None]:
     """Have all agents that are started in the block share one session at each host, which ends with the block."""
-    if _sharing.get() is not None:
+    if _current_sharing() is not None:
         yield
         return
-    shared: list[AgentSession] = []
-    _sharing.set(shared)
+    sharing = _Sharing()
+    _sharing.set(sharing)
     try:
         yield
     finally:
         _sharing.set(None)
-        for session in shared:
+        with _GUARD:
+            sharing.has_ended = True
+        for session in sharing.sessions:
             session.release()
 
 
@@ -60,34 +72,45 @@ def kept_session(site: Site) -> AbstractContextManager[None]:
 
 def start_in_session(login: Login, command: str) -> ProcessStreams | None:
     """Start a command over the session that this process has at the host; None if there is none."""
-    with _OPENING:
+    with _GUARD:
         session = _sessions.get(login.key)
-        return None if session is None else session.start(command)
+    return None if session is None else session.start(command, None)
 
 
-def start_agent(login: Login, command: str) -> ProcessStreams:
+def start_agent(login: Login, command: str, *, alone: bool = False) -> ProcessStreams:
     """Start a command at a host: over the session that this process has there, if each session is a login, or in `one_session`.
 
-    A login that is kept is ready; the others are made here. Raises `NotFoundError` without ssh, and what `Login.ensure` does.
+    With `alone` it has a session of its own, except where that is a login. A login that is kept is ready; the others are made
+    here. Raises `NotFoundError` without ssh, and what `Login.ensure` does.
     """
-    shared = _sharing.get()
-    if not login.is_first or (login.shared and shared is None):
+    sharing = _current_sharing()
+    if not login.is_first or (login.shared and (alone or sharing is None)):
         if not login.shared:
             login.ensure()
         return Process(login.argv(command), foreground=login.asks)
-    with _OPENING:
-        session = _sessions.get(login.key)
-        if session is None:
+    with _GUARD:
+        opening = _opening_locks.setdefault(login.key, threading.Lock())
+    with opening:  # it can take as long as a person does
+        with _GUARD:
+            session = _sessions.get(login.key)
+        agent = session.start(command, sharing) if session is not None else None
+        if agent is None:
             if not login.shared:
                 login.ensure()
-            session = _sessions[login.key] = AgentSession(login, command)
-        if shared is not None and session not in shared:
-            shared.append(session.hold())
-        return session.start(command)
+            session = AgentSession(login, command)
+            agent = session.start(command, sharing)
+            assert agent is not None
+        return agent
 
 
-_sharing: ContextVar[list[AgentSession] | None] = ContextVar("sessions that end with a block", default=None)
-_OPENING = threading.RLock()
+def _current_sharing() -> _Sharing | None:
+    sharing = _sharing.get()
+    return None if sharing is None or sharing.has_ended else sharing
+
+
+_sharing: ContextVar[_Sharing | None] = ContextVar("the block in which agents share sessions", default=None)
+_GUARD = threading.RLock()  # never held for long
+_opening_locks: dict[str, threading.Lock] = {}
 _sessions: dict[str, AgentSession] = {}
 
 
@@ -95,53 +118,96 @@ class AgentSession(Session):
     """One ssh session; it ends with its last agent, unless it is held."""
 
     def __init__(self, login: Login, command: str) -> None:
-        """Start ssh, which also starts the first agent's command: it starts all others."""
+        """Start ssh, which also starts the first agent's command: it starts all others.
+
+        The call that opens it may be cancelled, or take too long, while others use it; each agent ends with its own call.
+        """
         self._key = login.key
-        self._process = Process(login.argv(command), foreground=login.asks)
+        self._process = Context().run(lambda: Process(login.argv(command), foreground=login.asks))
         super().__init__(self._process.stdout, self._process.stdin)
         self._nonce = secrets.token_hex(16)
         self._numbers = count(1)
         self._agents: dict[int, RemoteAgent] = {}
         self._holders = 0
-        self._is_ready = False
-        self._ended: int | None = None
-        self._receiver = threading.Thread(target=self._receive, name="session", daemon=True)
+        self._is_ready = self._is_over = False
+        self._chatter = b""
+        self._end: tuple[int, bytes] | None = None
+        self._kills: list[int] = []  # to be sent
+        self._killed: dict[int, float] = {}  # when agents were killed that have not ended
         with contextlib.suppress(OSError):  # the receiver finds out why
             self._process.stdin.write(_opening(self._nonce))
+        self._receiver = threading.Thread(target=self._receive, name="session", daemon=True)
+        self._receiver.start()
+        threading.Thread(target=self._beat, name="session heartbeat", daemon=True).start()
+        with _GUARD:
+            _sessions[self._key] = self
 
-    def start(self, command: str) -> RemoteAgent:
-        """Start an agent; where the session is lost, it ends with ssh's status."""
-        number = next(self._numbers)
-        agent = self._agents[number] = RemoteAgent(self, number)
-        self.streams[number] = agent.stream
-        with contextlib.suppress(OSError):
+    def start(self, command: str, sharing: _Sharing | None) -> RemoteAgent | None:
+        """Start an agent, which ends with ssh's status if the session is lost; None if the session is over, or hangs."""
+        with _GUARD:
+            if self._is_over or self._hangs():
+                self._forget()
+                return None
+            number = next(self._numbers)
+            agent = self._agents[number] = RemoteAgent(self, number)
+            self.streams[number] = agent.stream
+            if sharing is not None and not sharing.has_ended and self not in sharing.sessions:
+                sharing.sessions.append(self)
+                self._holders += 1
+            agent.stream.print(self._chatter)
+            if self._end is not None:
+                agent.note_end(*self._end)
+        with contextlib.suppress(OSError, ValueError):
             self.send(streams.START, number, command.encode("utf-8"))
-        if self._ended is not None:
-            agent.note_end(self._ended, self._process.errors)
-        elif self._receiver.ident is None:
-            self._receiver.start()
         return agent
+
+    def _hangs(self) -> bool:
+        """Return whether the host does not report the end of an agent that was killed."""
+        return any(time.monotonic() - at > _KILLED_SECONDS for at in self._killed.values())
+
+    def send(self, kind: bytes, number: int, content: streams.Content = b"") -> None:
+        """See Session."""
+        with self.lock:
+            self.write(kind, number, content)
+            self._send_kills()
+
+    def _send_kills(self) -> None:
+        while self._kills:
+            self.write(streams.KILL, self._kills.pop())
 
     def handle(self, kind: bytes, number: int, content: streams.Content) -> None:
         """See Session."""
         size = streams.STATUS.size
         if kind != streams.ENDED or len(content) < size:
             raise StreamError("unknown kind of frame")
-        agent = self._agents.get(number)
+        with _GUARD:
+            self._killed.pop(number, None)
+            stream, agent = self.streams.pop(number, None), self._agents.get(number)
         if agent is not None:
             agent.note_end(streams.STATUS.unpack(bytes(content[:size]))[0], bytes(content[size:]))
+        elif stream is not None:
+            stream.end()
 
     def _receive(self) -> None:
         """Pass on what arrives, until the session ends."""
-        with contextlib.suppress(OSError, ValueError, StreamError):
+        broken = ""
+        try:
             if self._skip_chatter():
                 self.receive_all()
-        code = self._process.end(_PATIENCE)
-        with _OPENING:
-            self._forget()
-            self._ended = code or _LOST
-            for agent in self._agents.values():
-                agent.note_end(self._ended, self._process.errors)
+        except StreamError as problem:
+            broken = f"the session's other end broke the protocol: {problem}"
+        except (OSError, ValueError):
+            pass
+        finally:
+            code = self._process.end(_PATIENCE)
+            with _GUARD:
+                self._forget()
+                self._end = (0, broken.encode()) if broken else (code or _LOST, self._process.errors)
+                agents, left = list(self._agents.values()), list(self.streams.values())
+            for agent in agents:
+                agent.note_end(*self._end)
+            for stream in left:
+                stream.end()
 
     def _skip_chatter(self) -> bool:
         """Return whether the host's end is ready; what is printed before is passed on as output of the first agent."""
@@ -151,32 +217,42 @@ class AgentSession(Session):
             if not chunk:
                 break
             seen += chunk
-        self._is_ready = seen.endswith(nonce)
-        for agent in list(self._agents.values())[:1]:
-            agent.stream.print(bytes(seen.removesuffix(nonce)))
+        with _GUARD:
+            self._is_ready = seen.endswith(nonce)
+            said, agents = bytes(seen.removesuffix(nonce)), list(self._agents.values())
+            self._chatter = b"" if agents or self._is_ready else said
+        for agent in agents[:1]:
+            agent.stream.print(said)
         return self._is_ready
 
-    def hold(self) -> AgentSession:
-        """Keep the session until `release`."""
-        self._holders += 1
-        return self
+    def _beat(self) -> None:
+        """Send a frame from time to time, without which the host's end would end."""
+        while True:
+            self._receiver.join(streams.SILENCE_SECONDS / 4)
+            if not self._receiver.is_alive():
+                return
+            with contextlib.suppress(OSError, ValueError):
+                self.send(streams.READ, 0, bytes(4))
 
     def release(self) -> None:
-        """Allow it to end with its last agent."""
-        self._holders -= 1
+        """End the hold of a block."""
+        with _GUARD:
+            self._holders -= 1
         self._end_unless_used()
 
     def leave(self, number: int) -> None:
-        """Forget an agent that has ended."""
-        with _OPENING:
-            self._agents.pop(number, None)
-            self.streams.pop(number, None)
+        """Forget an agent; if it has not ended, its output is dropped until it does."""
+        with _GUARD:
+            agent = self._agents.pop(number, None)
+            if agent is not None and agent.has_ended_there:
+                self.streams.pop(number, None)
         self._end_unless_used()
 
     def _end_unless_used(self) -> None:
-        with _OPENING:
+        with _GUARD:
             if self._agents or self._holders:
                 return
+            self._is_over = True
             self._forget()
         with contextlib.suppress(OSError):
             self._process.stdin.close()
@@ -189,17 +265,22 @@ class AgentSession(Session):
             del _sessions[self._key]
 
     def kill(self, number: int) -> None:
-        """Kill an agent, and all of them with ssh where the host cannot be told."""
-        if self._is_ready and self.lock.acquire(timeout=_PATIENCE):
+        """Kill an agent; before the session is ready also all others, because ssh itself may wait for an answer."""
+        with _GUARD:
+            is_ready = self._is_ready
+            self._killed.setdefault(number, time.monotonic())
+        if not is_ready:
+            self._process.kill()
+            return
+        self._kills.append(number)
+        if self.lock.acquire(timeout=_PATIENCE):  # else who writes now sends it
             try:
                 if select.select([], [self._process.stdin], [], 0)[1]:
-                    self.write(streams.KILL, number)
-                    return
+                    self._send_kills()
             except (OSError, ValueError):
                 pass
             finally:
                 self.lock.release()
-        self._process.kill()
 
 
 class RemoteAgent(ProcessStreams):
@@ -211,10 +292,12 @@ class RemoteAgent(ProcessStreams):
         self._number = number
         self._end: tuple[int, bytes] | None = None
         self._has_ended = threading.Event()
+        self.has_ended_there = False
         to_agent, self.stdin = _open_pipe()
         self.stdout, from_agent = _open_pipe()
         widen_pipes(self.stdin, self.stdout)
         self.stream = Stream(lambda kind, content: session.send(kind, number, content), to_agent, from_agent)
+        self._unbind = bind_to_call(self.kill)
 
     @property
     def errors(self) -> bytes:
@@ -222,26 +305,31 @@ class RemoteAgent(ProcessStreams):
         return self._end[1] if self._end else b""
 
     def note_end(self, status: int, errors: bytes) -> None:
-        """Note that it has ended, or was killed."""
+        """Note that it has ended there."""
+        self.has_ended_there = True
+        self._note(status, errors)
+
+    def _note(self, status: int, errors: bytes) -> None:
         self._end = self._end or (status, errors)
         self._has_ended.set()
         self.stream.end()
 
     def end(self, patience: float = 5.0) -> int:
-        """See ProcessStreams."""
+        """See ProcessStreams; it is left to end itself, as behind a connection that is lost."""
+        self._unbind()
         with contextlib.suppress(OSError):
             self.stdin.close()
-        if not self._has_ended.wait(patience):
-            self.kill()
-        self._session.leave(self._number)
+        self._has_ended.wait(patience)
         with contextlib.suppress(OSError):
             self.stdout.close()
+        self._session.leave(self._number)
         return self._end[0] if self._end else -signal.SIGKILL
 
     def kill(self) -> None:
         """See ProcessStreams."""
-        self._session.kill(self._number)
-        self.note_end(-signal.SIGKILL, b"")
+        if not self._has_ended.is_set():
+            self._session.kill(self._number)
+            self._note(-signal.SIGKILL, b"")
 
 
 def _open_pipe() -> tuple[BinaryIO, BinaryIO]:

@@ -7,6 +7,7 @@ must not block the others. Both ends use this module; it is sent alone, so it im
 import contextlib
 import fcntl
 import os
+import select
 import signal
 import struct
 import subprocess
@@ -31,8 +32,10 @@ _PIECE = 256 * 1024
 _MOST_CONTENT = _PIECE
 _PIPE_BYTES = 1024 * 1024  # Linux's default limit for users
 _SET_PIPE_SIZE = 1031  # F_SETPIPE_SZ, which the fcntl of Python 3.6 has no name for
-_MOST_STREAMS = 16
+_MOST_AGENTS = 64
 _ERRORS = 64 * 1024
+SILENCE_SECONDS = 90  # the host's end ends after this long without a frame
+_REFUSED = 126  # as a shell's status for a program that cannot be run
 
 
 Content = Union[bytes, bytearray]
@@ -54,17 +57,18 @@ class Stream(object):
         self._allowed = WINDOW
         self._arrived: Deque[Content] = deque()
         self._held = 0
-        self._has_ended = False
+        self._is_closed = self._has_ended = False
         self._sender = threading.Thread(target=self._send_all, name="stream out", daemon=True)
         self._sender.start()
         threading.Thread(target=self._write_all, name="stream in", daemon=True).start()
 
     def arrive(self, content: Content) -> None:
-        """Take bytes that arrived; none at the end. Raises `StreamError` for more than the window."""
+        """Take bytes that arrived; none at the end. Raises `StreamError` for more than the window, or after the end."""
         with self._changed:
             self._held += len(content)
-            if self._held > WINDOW:
+            if self._held > WINDOW or self._is_closed:
                 raise StreamError("more bytes than allowed")
+            self._is_closed = not content
             self._arrived.append(content)
             self._changed.notify_all()
 
@@ -141,12 +145,12 @@ class Session(object):
         self.lock = threading.Lock()
         self.streams: Dict[int, Stream] = {}
 
-    def send(self, kind: bytes, number: int, content: bytes = b"") -> None:
+    def send(self, kind: bytes, number: int, content: Content = b"") -> None:
         """Send one frame; raises OSError once the session is lost."""
         with self.lock:
             self.write(kind, number, content)
 
-    def write(self, kind: bytes, number: int, content: bytes = b"") -> None:
+    def write(self, kind: bytes, number: int, content: Content = b"") -> None:
         """Do the same; the caller has the lock."""
         _write(self._target, _HEAD.pack(kind, number, len(content)))
         _write(self._target, content)
@@ -157,10 +161,16 @@ class Session(object):
             head = self._read(_HEAD.size)
             if not head:
                 return
+            if len(head) < _HEAD.size:
+                raise StreamError("the session ended within a frame")
             kind, number, length = _HEAD.unpack(bytes(head))
             if length > _MOST_CONTENT:
                 raise StreamError("a frame is larger than allowed")
             content = self._read(length)
+            if len(content) < length:
+                raise StreamError("the session ended within a frame")
+            if kind == READ and length != _COUNT.size:
+                raise StreamError("a count of another size")
             stream = self.streams.get(number)
             if kind not in (BYTES, READ, CLOSED):
                 self.handle(kind, number, content)
@@ -176,15 +186,20 @@ class Session(object):
         raise NotImplementedError
 
     def _read(self, length: int) -> bytearray:
-        """Read exactly this many bytes; none at the end of the session."""
+        """Read this many bytes; fewer at the end of the session."""
         content = bytearray(length)
         view = memoryview(content)
         while view:
-            count = self._source.readinto(view)  # type: ignore[attr-defined]
+            count = self.wait_and_read(view)
             if not count:
-                return bytearray()
+                return content[: length - len(view)]
             view = view[count:]
         return content
+
+    def wait_and_read(self, view: memoryview) -> int:
+        """Read as many bytes as there are; 0 at the end of the session."""
+        count = self._source.readinto(view)  # type: ignore[attr-defined]
+        return int(count or 0)
 
 
 class AgentsSession(Session):
@@ -193,6 +208,12 @@ class AgentsSession(Session):
     def __init__(self, source: BinaryIO, target: BinaryIO) -> None:
         super(AgentsSession, self).__init__(source, target)
         self._agents: Dict[int, Any] = {}
+
+    def wait_and_read(self, view: memoryview) -> int:
+        """See Session; the client sends something from time to time."""
+        if not select.select([self._source], [], [], SILENCE_SECONDS)[0]:
+            raise StreamError("the client sent nothing for too long")
+        return super(AgentsSession, self).wait_and_read(view)
 
     def handle(self, kind: bytes, number: int, content: Content) -> None:
         """See Session."""
@@ -204,26 +225,33 @@ class AgentsSession(Session):
             raise StreamError("unknown kind of frame")
 
     def _start(self, number: int, command: Content) -> None:
-        if number in self._agents or len(self._agents) >= _MOST_STREAMS:
-            raise StreamError("too many agents")
+        if number in self._agents:
+            raise StreamError("an agent with the number of another one")
+        try:
+            if len(self._agents) >= _MOST_AGENTS:
+                raise OSError(0, "one session has too many agents")
+            self._run(number, bytes(command))
+        except (OSError, RuntimeError) as problem:  # a login node may limit processes and threads
+            self.send(ENDED, number, STATUS.pack(_REFUSED) + str(problem).encode("utf-8", "replace"))
+
+    def _run(self, number: int, command: bytes) -> None:
         agent: Any = subprocess.Popen(
-            ["sh", "-c", bytes(command)],
+            ["sh", "-c", command],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             bufsize=0,
             start_new_session=True,
         )
-        self._agents[number] = agent
         for pipe in (agent.stdin, agent.stdout):
             with contextlib.suppress(OSError):  # the limit of the system
                 fcntl.fcntl(pipe, _SET_PIPE_SIZE, _PIPE_BYTES)
 
-        def send(kind: bytes, part: bytes) -> None:
+        def send(kind: bytes, part: Content) -> None:
             self.send(kind, number, part)
 
-        stream = Stream(send, agent.stdout, agent.stdin)
-        self.streams[number] = stream
+        self._agents[number] = agent
+        stream = self.streams[number] = Stream(send, agent.stdout, agent.stdin)
         threading.Thread(target=self._watch, args=(number, agent, stream), name="agent", daemon=True).start()
 
     def _watch(self, number: int, agent: Any, stream: Stream) -> None:
@@ -238,15 +266,18 @@ class AgentsSession(Session):
         agent.stderr.close()
         agent.wait()
         stream.join()
+        stream.end()
         with contextlib.suppress(OSError):
             self.send(ENDED, number, STATUS.pack(agent.returncode) + bytes(errors))
         del self.streams[number], self._agents[number]
 
     def _kill(self, number: int) -> None:
-        agent = self._agents.get(number)
+        agent, stream = self._agents.get(number), self.streams.get(number)
         if agent is not None and agent.poll() is None:
             with contextlib.suppress(OSError):
                 os.killpg(agent.pid, signal.SIGKILL)
+        if stream is not None:
+            stream.end()
 
 
 def serve(nonce: str) -> None:

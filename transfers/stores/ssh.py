@@ -70,14 +70,19 @@ def connect(
 
 
 def _start_agent(
-    login: Login, site: Site, inspect_path: bytes | None = None, *, reconnecting: bool = False
+    login: Login,
+    site: Site,
+    inspect_path: bytes | None = None,
+    *,
+    reconnecting: bool = False,
+    alone: bool = False,
 ) -> Connection:
     assert site.ssh is not None
     command = remote_command(site.ssh.python)
 
     def start() -> Connection:
         return Connection(
-            start_agent(login, command),
+            start_agent(login, command, alone=alone),
             site.name,
             login,
             inspect_path=inspect_path,
@@ -245,7 +250,7 @@ class _SiteLogins:
         assert settings is not None
 
         def open_channel(number: int) -> Connection:
-            line = _start_agent(further[number % len(further)], site)
+            line = _start_agent(further[number % len(further)], site, alone=True)
             if line.greeting.get("boot") != connection.greeting.get("boot"):
                 try:
                     _check_same_files(line, pool, several=len(settings.bulk_hosts) > 1)

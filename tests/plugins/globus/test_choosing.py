@@ -90,7 +90,6 @@ def test_submission_requests_verification_and_metadata() -> None:
         [Piece("/a", "/b", "00ff"), Piece("/c", "/d")],
         submission="id",
         label="l",
-        deadline=deadline_after(7 * 86400.0, datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC)),
     )
     wanted = {
         "verify_checksum": True,
@@ -101,9 +100,7 @@ def test_submission_requests_verification_and_metadata() -> None:
     assert wanted.items() <= body.items()
     assert [item.get("external_checksum") for item in body["DATA"]] == ["00ff", None]
     assert "filter_rules" not in body
-    assert body["deadline"] == "2026-01-09T03:04:05+00:00"
-    body_of_deletion = delete_body("c", ["/*"], submission="id", label="l", deadline=body["deadline"])
-    assert body_of_deletion["deadline"] == body["deadline"]
+    body_of_deletion = delete_body("c", ["/*"], submission="id", label="l")
     assert (
         body_of_deletion["recursive"],
         body_of_deletion["interpret_globs"],
@@ -194,3 +191,8 @@ def test_listing_is_complete_or_names_missing_folders() -> None:
     with pytest.raises(ListingIncompleteError) as caught:
         list(list_below(too_many, "there"))
     assert [(path, problem.code) for path, problem in caught.value.unlisted] == [(b"b", "folder-too-large")]
+
+
+def test_a_deadline_is_a_time_of_whole_seconds() -> None:
+    found = deadline_after(7 * 86400.0, datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC))
+    assert found == "2026-01-09T03:04:05+00:00"

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import struct
+import sys
 import threading
+import time
 from collections.abc import Iterator
-from types import SimpleNamespace
+from contextvars import Context
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+from hibali.cancellation import Cancellation, cancelled_by
 from hibali.ssh.sessions import Login
 from hibali.subprocesses import ProcessStreams
 from tests.support.trees import random_bytes
+from tests.support.waiting import wait_for
 from transfers.remote import one_session, streams
 from transfers.remote.connection import remote_command
 from transfers.remote.streams import WINDOW, Stream, StreamError
@@ -129,31 +135,28 @@ def test_what_a_refusing_server_prints_is_the_first_agent_s_output(command: str)
     assert agent.end() == (127 if "127" in command else 255)
 
 
-class _Pipe:
-    def __init__(self, content: bytes = b"") -> None:
-        self._left = content
+class _Sink:
+    """A pipe that nobody reads."""
 
-    def readinto(self, buffer: memoryview) -> int:
-        """Read what is left."""
-        piece, self._left = self._left[: len(buffer)], self._left[len(buffer) :]
-        buffer[: len(piece)] = piece
-        return len(piece)
+    def readinto(self, _: memoryview) -> int:
+        """Read nothing."""
+        return 0
 
     def read(self, _: int) -> bytes:
-        """Return nothing."""
+        """Read nothing."""
         return b""
 
     def close(self) -> None:
         """Do nothing."""
 
     def write(self, content: bytes) -> int:
-        """Block for ever, as a pipe that nobody reads."""
+        """Block for ever."""
         threading.Event().wait()
         return len(content)
 
 
 def test_more_bytes_than_the_window_end_the_session() -> None:
-    stream = Stream(lambda *_: None, cast("Any", _Pipe()), cast("Any", _Pipe()))
+    stream = Stream(lambda *_: None, cast("Any", _Sink()), cast("Any", _Sink()))
     stream.arrive(b"1")  # is being written
     with pytest.raises(StreamError):
         stream.arrive(bytes(WINDOW + 1))
@@ -163,21 +166,132 @@ def frame(kind: bytes, number: int, content: bytes) -> bytes:
     return struct.pack(">cII", kind, number, len(content)) + content
 
 
-@pytest.mark.parametrize(
-    "frames",
-    [
-        frame(b"?", 1, b""),
-        struct.pack(">cII", streams.BYTES, 1, 2**31),
-        frame(streams.START, 1, b"true") * 2,
-        frame(streams.ENDED, 1, bytes(4)),
-    ],
-)
-def test_hostile_frames_end_the_host_s_end(frames: bytes) -> None:
-    session = streams.AgentsSession(cast("Any", _Pipe(frames)), cast("Any", SimpleNamespace(write=len)))
+HOSTILE = {
+    "kind": frame(b"?", 1, b""),
+    "length": struct.pack(">cII", streams.BYTES, 1, 2**31),
+    "cut head": b"b\0\0",
+    "cut": struct.pack(">cII", streams.READ, 1, 4) + b"\0",
+    "count": frame(streams.READ, 1, b"\0\0\0"),
+}
+
+
+class HostEnd(streams.AgentsSession):
+    """The host's end in this process, whose client sends these bytes and reads all."""
+
+    def __init__(self, content: bytes) -> None:
+        self.sent = b""
+        readable, writable = os.pipe()
+        with os.fdopen(writable, "wb") as client:
+            client.write(content)
+        with os.fdopen(readable, "rb", 0) as source:
+            super().__init__(cast("Any", source), cast("Any", self))
+            self.receive_all()
+
+    def write(self, kind: Any, *more: Any) -> Any:
+        """Take a frame, or its bytes."""
+        if more:
+            super().write(kind, *more)
+            return None
+        self.sent += bytes(kind)
+        return len(kind)
+
+
+@pytest.mark.parametrize("name", [*HOSTILE, "status"])
+def test_a_hostile_client_ends_the_host_s_end(name: str) -> None:
     with pytest.raises(StreamError):
-        session.receive_all()
+        HostEnd(HOSTILE.get(name, frame(streams.ENDED, 1, bytes(4))))
 
 
 def test_bytes_for_agents_that_have_ended_are_dropped() -> None:
-    content = frame(streams.BYTES, 9, b"x") + frame(streams.CLOSED, 9, b"") + frame(streams.KILL, 9, b"")
-    streams.AgentsSession(cast("Any", _Pipe(content)), cast("Any", _Pipe())).receive_all()
+    HostEnd(frame(streams.BYTES, 9, b"x") + frame(streams.CLOSED, 9, b"") + frame(streams.KILL, 9, b""))
+
+
+_HOSTILE_HOST = """
+import os, re, sys, zlib
+size, packed = int(os.read(0, 8)), b""
+while len(packed) < size:
+    packed += os.read(0, size - len(packed))
+nonce = re.search(rb"serve\\('([0-9a-f]+)'\\)", zlib.decompress(packed))[1]
+os.write(1, nonce + bytes.fromhex(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize("name", [*HOSTILE, "a start", "short status", "bytes after the end"])
+def test_a_hostile_host_ends_all_agents(name: str) -> None:
+    """Their session is forgotten, and what is wrong is said."""
+    more = {
+        "a start": frame(streams.START, 1, b"true"),
+        "short status": frame(streams.ENDED, 1, b""),
+        "bytes after the end": frame(streams.CLOSED, 1, b"") * 3,
+    }
+    sent = HOSTILE.get(name) or more[name]
+    agent = Shell(shlex.join([sys.executable, "-c", _HOSTILE_HOST, sent.hex()])).start("cat")
+    assert read_all(agent) == b""
+    assert (agent.end(), b"broke the protocol" in agent.errors) == (0, True)
+    assert one_session._sessions == {}
+
+
+def test_an_agent_too_many_is_refused_alone(shell: Shell) -> None:
+    agents = [shell.start("cat") for _ in range(streams._MOST_AGENTS + 1)]
+    assert read_all(agents[-1]) == b""
+    assert (agents[-1].end(), b"too many agents" in agents[-1].errors) == (126, True)
+    for agent in agents[:-1]:
+        write_all(agent, b"1")
+    assert [(read_all(agent), agent.end()) for agent in agents[:-1]] == [(b"1", 0)] * streams._MOST_AGENTS
+
+
+def test_agents_that_end_leave_nothing_at_the_host_or_here(shell: Shell) -> None:
+    with one_session.one_session():
+        counting = "ls /proc/$PPID/task /proc/$PPID/fd | wc -l"
+        counted = shell.start(counting)
+        first = int(read_all(counted))
+        counted.end()
+        before = len(list(Path("/proc/self/fd").iterdir()))
+        for number in range(20):
+            agent = shell.start("true" if number % 2 else "yes")
+            if not number % 2:
+                time.sleep(0.02)  # some more than the window
+                agent.kill()
+            agent.end()
+        last = shell.start(counting)
+        assert int(read_all(last)) <= first + 8
+        last.end()
+        assert len(list(Path("/proc/self/fd").iterdir())) <= before + 4
+
+
+def test_a_cancelled_call_ends_its_own_agents(shell: Shell) -> None:
+    opened, other = [], shell.start("cat")
+    cancellation = Cancellation()
+
+    def call() -> None:
+        with cancelled_by(cancellation):
+            opened.append(shell.start("sleep 600"))
+
+    Context().run(call)
+    cancellation.cancel()
+    assert read_all(opened[0]) == b""
+    opened[0].end()
+    write_all(other, b"1")
+    assert (read_all(other), other.end()) == (b"1", 0)
+
+
+def test_a_session_that_hangs_is_not_used_again(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(one_session, "_KILLED_SECONDS", 0.0)
+    first, second = shell.start("echo $PPID; sleep 600"), shell.start("cat")
+    host_end = int(first.stdout.read(100))
+    os.kill(host_end, signal.SIGSTOP)
+    try:
+        first.kill()
+        third = shell.start("echo new")
+        assert (read_all(third), third.end(), shell.sessions) == (b"new\n", 0, 2)
+    finally:
+        os.kill(host_end, signal.SIGCONT)
+    for agent in (first, second):
+        agent.end()
+
+
+def test_an_agent_that_is_left_cleans_up(shell: Shell, tmp_path: Path) -> None:
+    """As behind a lost connection; only `kill` kills."""
+    agent = shell.start(f"cat; sleep 0.3; echo done >{tmp_path}/done")
+    agent.end(0.0)
+    wait_for((tmp_path / "done").exists)
