@@ -17,6 +17,7 @@ from hibali_plugins.facilities.firecrest.large import (
     forget_upload,
     wait_for_job,
 )
+from hibali_plugins.facilities.machine import MACHINE_AHEAD
 from hibali_plugins.facilities.operations.base import quoted_path
 from hibali_plugins.facilities.operations.files import OperationFiles, home_unknown
 from transfers.stores.server.files import Exclusive, Put, Traits, Upload
@@ -30,6 +31,7 @@ _TRAITS = Traits(
     refuses=b"'\\\n\r",
     keeps_parts=True,
     posix=True,
+    ahead_bytes=MACHINE_AHEAD,
     swaps=False,  # tar removes the old file before it makes the link
 )
 
