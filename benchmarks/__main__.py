@@ -26,6 +26,7 @@ from benchmarks import (
     s3_cases,
     server_cases,
     sweep_case,
+    uftp_cases,
 )
 from benchmarks.case import Case, Contender, with_earlier
 from benchmarks.load import MOST_LOAD, PATIENCE_SECONDS, wait_for_low_load
@@ -39,6 +40,7 @@ from benchmarks.testbed import HIBALI, MISSING_ERRORS, Testbed, open_testbed
 CASES: tuple[Case, ...] = (
     *link_cases.CASES,
     *gridftp_cases.CASES,
+    *uftp_cases.CASES,
     *loop_cases.CASES,
     *s3_cases.CASES,
     *server_cases.CASES,

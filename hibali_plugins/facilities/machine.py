@@ -18,9 +18,10 @@ from transfers.model.entry import Entry, Kind
 from transfers.remote.host import CommandResult, OnceResult, SmallFile
 from transfers.stores.server.filesystem import Filesystem
 from transfers.stores.server.own_files import OWN
-from transfers.stores.server.records import Found
+from transfers.stores.server.records import PIECE_BYTES, Found
 from transfers.stores.server.store import ServerStore
 
+MACHINE_AHEAD = PIECE_BYTES + 1  # two pieces: what is under way at a kill is received again
 _MOST_SHOWN = 300  # characters of what a service says
 
 _Item = TypeVar("_Item")

@@ -39,7 +39,7 @@ def store_words() -> list[Any]:
     """
     words = [
         *built_in_names("transfers.stores"),
-        *stores_there(*DAV_SERVERS, "fsspec-memory", "cbrain-s3", *CLOUDS),
+        *stores_there(*DAV_SERVERS, "fsspec-memory", "cbrain-s3", "unicore-uftp", *CLOUDS),
     ]
     return [word if word in QUICK else pytest.param(word, marks=pytest.mark.heavy) for word in words]
 

@@ -37,6 +37,7 @@ from tests.services.sge import GridEngine
 from tests.services.slurm import Slurm
 from tests.services.slurmrestd import SlurmrestdRelay
 from tests.services.sshd import SshServer
+from tests.services.uftp import UftpSite
 from tests.services.unicore import Unicore
 from tests.services.webdav import DavServer
 from tests.services.zenodo import Zenodo
@@ -616,3 +617,12 @@ def unicore(slurm: Slurm, oidc: Oidc, tmp_path: Path) -> Iterator[Unicore]:
     yield double
     double.close()
     assert double.refused == []
+
+
+@pytest.fixture
+def uftp(unicore: Unicore, tmp_path: Path) -> Iterator[UftpSite]:
+    """Return a UFTP server for the files of `unicore`, behind a relay: `.setting`, `.auth`, `.relay`; its auth server must have refused nothing."""
+    site = UftpSite(tmp_path / "uftp", unicore)
+    yield site
+    site.close()
+    assert site.auth.refused == []

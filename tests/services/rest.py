@@ -108,6 +108,7 @@ class RestDouble:
     """
 
     prefix = ""
+    host = "127.0.0.1"
 
     def __init__(self) -> None:
         self.token = "planted-token"
@@ -119,10 +120,10 @@ class RestDouble:
         self.received = SharedCounter()
         self.guard = threading.RLock()
         self._faults: list[Fault] = []
-        self._server = _Server(("127.0.0.1", 0), type("Handler", (_Handler,), {"double": self}))
+        self._server = _Server((self.host, 0), type("Handler", (_Handler,), {"double": self}))
         self._server.daemon_threads = True
         serve_in_thread(self._server)
-        self.origin = f"http://127.0.0.1:{self._server.server_port}"
+        self.origin = f"http://{self.host}:{self._server.server_port}"
         self.url = self.origin + self.prefix
 
     def routes(self) -> list[tuple[str, str, Route]]:

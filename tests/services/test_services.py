@@ -31,7 +31,7 @@ def test_ssh_runs_a_command_in_a_private_home(ssh_server: SshServer) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["cbrain", "ebrains", "firecrest", "globus", "iri", "loris", "oidc", "unicore", "zenodo"],
+    ["cbrain", "ebrains", "firecrest", "globus", "iri", "loris", "oidc", "uftp", "unicore", "zenodo"],
 )
 def test_a_double_is_compared_with_the_real_service_request_by_request(name: str) -> None:
     text = importlib.import_module(f"tests.services.{name}").__doc__ or ""

@@ -881,8 +881,10 @@ def make_backend(word: str, folder: Path, get_fixture: Any) -> Backend:
             if word == "local"
             else WebBackend(word, folder / "web-root")
         )
-    if word in _SERVICES:
-        return ServiceBackend(word, get_fixture(word), _SERVICES[word])
+    service = word.removesuffix("-uftp")
+    if service in _SERVICES:
+        more = _SERVICES[service] if service == word else get_fixture("uftp").setting
+        return ServiceBackend(service, get_fixture(service), more)
     if word == "ssh":
         return FolderBackend(word, folder / "ssh-root", get_fixture("ssh_server"))
     if word == "sftp":

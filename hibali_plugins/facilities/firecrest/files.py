@@ -19,6 +19,7 @@ from hibali_plugins.facilities.firecrest.large import (
     wait_for_job,
 )
 from hibali_plugins.facilities.firecrest.streaming import StreamedFiles, StreamUpload
+from hibali_plugins.facilities.machine import MACHINE_AHEAD
 from hibali_plugins.facilities.operations.base import quoted_path
 from hibali_plugins.facilities.operations.files import OperationFiles, home_unknown
 from transfers.stores.server.files import Exclusive, Put, Traits, Upload
@@ -32,6 +33,7 @@ _TRAITS = Traits(
     refuses=b"'\\\n\r",
     keeps_parts=True,
     posix=True,
+    ahead_bytes=MACHINE_AHEAD,
     swaps=False,  # tar removes the old file before it makes the link
 )
 

@@ -10,6 +10,7 @@ from hibali.retry import with_retries
 from hibali_plugins.facilities.iri.client import IriClient
 from hibali_plugins.facilities.iri.jobs import run_job
 from hibali_plugins.facilities.iri.large import JoinedUpload, SplitFiles
+from hibali_plugins.facilities.machine import MACHINE_AHEAD
 from hibali_plugins.facilities.operations.archive import common_folder, numbered_archive
 from hibali_plugins.facilities.operations.base import quoted_path
 from hibali_plugins.facilities.operations.files import OperationFiles, home_unknown
@@ -25,6 +26,7 @@ _TRAITS = Traits(
     refuses=b"'\\\n\r",
     keeps_parts=True,
     posix=True,
+    ahead_bytes=MACHINE_AHEAD,
 )
 
 

@@ -85,9 +85,9 @@ class UnicoreClient:
         """Set the fields; `subject` names the site in errors."""
         self.subject = subject
         self._base = settings.url
-        login = Tokens(settings.bearer, subject).authorization()
+        self.login = Tokens(settings.bearer, subject).authorization()
         self._rest = RestClient(
-            settings.url, subject, login=login, limit=limit, judge=self._judge, on_event=on_event
+            settings.url, subject, login=self.login, limit=limit, judge=self._judge, on_event=on_event
         )
 
     def close(self) -> None:

@@ -5,22 +5,27 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from concurrent.futures import Future, wait
+from dataclasses import dataclass, field, replace
+from typing import NoReturn
 
 from hibali.documents import read_json
 from hibali.errors import AccessError, HibaliError, IncompleteError, NotFoundError, TryLaterError
 from hibali.http.client import Bytes
 from hibali.retry import pause, with_retries
 from hibali.text import printable
-from hibali_plugins.facilities.machine import MachineFiles
+from hibali_plugins.facilities.machine import MACHINE_AHEAD, MachineFiles
 from hibali_plugins.facilities.unicore.client import Storage, UnicoreClient, check_path
+from hibali_plugins.facilities.unicore.uftp import Uftp, can_name
 from transfers.agent.identity import Identity
-from transfers.model.entry import Kind
+from transfers.model.entry import Entry, Kind
 from transfers.model.identities import identity_of_url
+from transfers.model.store import IN_FLIGHT_BYTES
 from transfers.stores.server.files import LIST_SECONDS, Exclusive, HeldUpload, Put, Traits, Upload
 from transfers.stores.server.own_files import OWN
-from transfers.stores.server.records import Found
+from transfers.stores.server.records import PIECE_BYTES, Found
 
 PART_BYTES = 16 * 1024 * 1024
 _QUIET_SECONDS = 2.0  # in which a server that still writes what an interrupted upload sent changes the size
@@ -33,6 +38,7 @@ _TRAITS = Traits(
     refuses=b"\\\n\r",
     keeps_parts=True,
     posix=True,
+    ahead_bytes=MACHINE_AHEAD,
 )
 
 
@@ -41,13 +47,17 @@ class UnicoreFiles(MachineFiles):
 
     traits = _TRAITS
 
-    def __init__(self, client: UnicoreClient, address: str) -> None:
-        """`address` is the URL of the server."""
+    def __init__(self, client: UnicoreClient, address: str, uftp: Uftp | None = None) -> None:
+        """`address` is the URL of the server; `uftp` moves the contents of files of transfers."""
         self.subject = client.subject
         self.client = client
+        self.uftp = uftp
+        if uftp is not None:
+            self.traits = replace(_TRAITS, ahead_bytes=IN_FLIGHT_BYTES)
         self._address = address
         self._storages: list[Storage] = []
         self._user: str | None = None
+        self._hashed: dict[bytes, str] = {}  # the sha256 of whole files that were written over UFTP
 
     @property
     def implementation(self) -> str:
@@ -157,7 +167,44 @@ class UnicoreFiles(MachineFiles):
 
         return with_retries(attempt, subject=self.subject)
 
+    def read_content(self, path: bytes, offset: int, length: int) -> bytes:
+        """See Files: over UFTP, without hibali's own files."""
+        if self.uftp is None or not can_name(path) or OWN in path.split(b"/"):
+            return self.read(path, offset, length)
+        return self.uftp.read(path, offset, length)
+
+    def digest(self, path: bytes, expected: int) -> tuple[str, Found | None]:
+        """See Files: the UFTP server computes it. Raise `IncompleteError` if the API does not have the file."""
+        if self.uftp is None or not can_name(path):
+            return super().digest(path, expected)
+        summed = self._hashed.pop(path, "") or self.uftp.digest(path)
+        found = with_retries(lambda: self.stat(path) or self._elsewhere(path), subject=self.subject)
+        return summed, found
+
+    def _elsewhere(self, path: bytes) -> NoReturn:
+        raise IncompleteError(
+            "uftp-elsewhere",
+            "UNICORE and the UFTP server do not show the same files",
+            subject=f"{self.subject}:{printable(path)}",
+            hint="Set uftp of the site to a server with the same filesystem and paths, or remove it.",
+            transient=True,
+        )
+
     # Writing
+
+    def put_entry(self, path: bytes, content: Bytes, entry: Entry) -> None:
+        """See Files: over UFTP."""
+        if self.uftp is None or not can_name(path):
+            super().put_entry(path, content, entry)
+        else:
+            self._hashed[path] = self.write_part(self.uftp, path, 0, content, create=True)
+
+    def write_part(self, uftp: Uftp, path: bytes, offset: int, content: Bytes, *, create: bool) -> str:
+        """See Uftp.write. Raise `IncompleteError` if the folder of the file does not exist for the UFTP server."""
+        try:
+            return uftp.write(path, offset, content, create=create)
+        except NotFoundError:
+            self._elsewhere(path)
 
     def put(self, path: bytes, content: Bytes, *, seconds: float | None = None) -> None:
         """See Files."""
@@ -247,10 +294,15 @@ class UnicoreFiles(MachineFiles):
         self.client.set_permissions(*self._one(path), letters)
 
     def upload(self, path: bytes, size: int, part_folders: Sequence[bytes] = ()) -> Upload:
-        """See Files; a large file grows by one part after the other."""
+        """See Files; a large file grows by one part after the other, over UFTP by several at a time."""
+        if self.uftp is not None and can_name(path) and part_folders:
+            return _ParallelUpload(
+                self, self.uftp, path, part_folders[0], _find_parts(self, part_folders, size)
+            )
         if size <= PART_BYTES or not part_folders:
             return HeldUpload(self, path)
-        return _GrowingUpload(self, path, _find_growing(self, part_folders))
+        found = _find_parts(self, part_folders, size)
+        return _GrowingUpload(self, path, _find_growing(self, part_folders[0], found))
 
     def append(self, path: bytes, content: Bytes) -> None:
         """Append to a file, once."""
@@ -259,6 +311,8 @@ class UnicoreFiles(MachineFiles):
 
     def close(self) -> None:
         """See Files."""
+        if self.uftp is not None:
+            self.uftp.close()
         self.client.close()
 
 
@@ -281,20 +335,29 @@ class _Growing:
         return self.folder + b"/parts.json"
 
 
-def _find_growing(files: UnicoreFiles, folders: Sequence[bytes]) -> _Growing:
-    """Return what an interrupted upload left, moved into the first folder; an empty one without that."""
+def _find_parts(files: UnicoreFiles, folders: Sequence[bytes], most: int) -> int:
+    """Return the size of what an interrupted upload of at most this size left, moved into the first folder; 0 without that."""
     for folder in folders:
         found = files.stat(folder + b"/data")
         if found is None or not found.size:
             continue
+        if found.size > most:
+            files.remove_tree(folder)
+            continue
         if folder != folders[0]:
             files.remove_tree(folders[0])
             files.move(folder, folders[0])
-        size = _settled_size(files, folders[0] + b"/data", found.size)
-        growing = _Growing(folders[0], size)
+        return found.size
+    return 0
+
+
+def _find_growing(files: UnicoreFiles, folder: bytes, size: int) -> _Growing:
+    """Return what an interrupted upload left in its folder, when the server has ended it."""
+    growing = _Growing(folder)
+    if size:
+        growing.size = _settled_size(files, growing.data, size)
         growing.digests = _read_digests(files.read_small(growing.journal, _MOST_JOURNAL))
-        return growing
-    return _Growing(folders[0])
+    return growing
 
 
 def _settled_size(files: UnicoreFiles, path: bytes, size: int) -> int:
@@ -401,3 +464,66 @@ class _GrowingUpload(Upload):
 
     def abandon(self) -> None:
         """See Upload; the parts stay for the next one."""
+
+
+class _ParallelUpload(Upload):
+    """A file whose parts are written by several UFTP sessions at a time. Those that are there, as their digests tell, are not sent again."""
+
+    def __init__(self, files: UnicoreFiles, uftp: Uftp, path: bytes, folder: bytes, known: int) -> None:
+        """`known` is the size of what an interrupted upload left in `folder`."""
+        self._files = files
+        self._uftp = uftp
+        self._path = path
+        self._folder = folder
+        self._known = known
+        self._held = bytearray()
+        self._offset = 0
+        self._pending: deque[Future[None]] = deque()
+        if not known:
+            files.make_folder(folder)
+            files.write_part(uftp, self._data, 0, b"", create=True)
+
+    @property
+    def _data(self) -> bytes:
+        return self._folder + b"/data"
+
+    @property
+    def discards(self) -> bool:
+        """See Upload."""
+        return True
+
+    def write(self, content: Bytes) -> None:
+        """See Upload."""
+        self._held += content
+        while len(self._held) >= PIECE_BYTES:
+            self._submit()
+
+    def _submit(self) -> None:
+        while self._pending and self._pending[0].done():
+            self._pending.popleft().result()
+        part = bytes(self._held[:PIECE_BYTES])
+        del self._held[:PIECE_BYTES]
+        self._pending.append(self._uftp.submit(self._write, self._offset, part))
+        self._offset += len(part)
+
+    def _write(self, offset: int, part: bytes) -> None:
+        if offset + len(part) <= self._known:
+            digest = self._uftp.digest(self._data, offset, len(part))
+            if digest == hashlib.sha256(part).hexdigest():
+                return
+        self._files.write_part(self._uftp, self._data, offset, part, create=False)
+
+    def commit(self) -> None:
+        """See Upload."""
+        if self._held:
+            self._submit()
+        while self._pending:
+            self._pending.popleft().result()
+        self._files.move(self._data, self._path)
+        self._files.remove_tree(self._folder)
+
+    def abandon(self) -> None:
+        """See Upload; the parts stay for the next one."""
+        for each in self._pending:
+            each.cancel()
+        wait(self._pending)

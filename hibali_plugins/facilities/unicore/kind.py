@@ -23,14 +23,19 @@ def _connect(site: Site, limit: RequestLimit, on_event: Listener) -> UnicoreFile
         UnicoreClient,  # start-up: config.toml is read with this module
     )
     from hibali_plugins.facilities.unicore.files import UnicoreFiles  # start-up: as above
+    from hibali_plugins.facilities.unicore.uftp import Uftp  # start-up: as above
 
-    return UnicoreFiles(UnicoreClient(site.own, site.name, limit, on_event), site.own.url)
+    client = UnicoreClient(site.own, site.name, limit, on_event)
+    uftp = Uftp(site.own.uftp, site.name, client.login, limit, on_event) if site.own.uftp else None
+    return UnicoreFiles(client, site.own.url, uftp)
 
 
 def _describe(files: UnicoreFiles, site: Site, facts: dict[str, str | int | bool]) -> bytes:
     facts["user"] = files.user()
     for name, folder in files.storages().items():
         facts[f"storage {name}"] = folder.decode("utf-8", "replace") or "/"
+    if files.uftp is not None:
+        facts["uftp"] = files.uftp.version()
     return files.expand(site.work.partition("/")[0] if site.work.startswith("~") else "~")
 
 

@@ -21,6 +21,11 @@ class UnicoreSettings:
     )
     bearer: BearerSettings = inline(BearerSettings, default=BearerSettings())
     data: str | None = data_setting()
+    uftp: str = setting(
+        read_url,
+        default="",
+        doc="the address of a server at a UFTP auth server, over which contents of files are moved, without encryption: https://.../rest/auth/NAME",
+    )
 
     def finish(self, present_keys: Mapping[str, Any], note: Note) -> Self:
         """Require a source of tokens."""

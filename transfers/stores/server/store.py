@@ -26,12 +26,11 @@ from transfers.stores.server.listing import ServerListing
 from transfers.stores.server.manifest import ManifestLines
 from transfers.stores.server.own_files import OWN, FolderMaker, Own, TreeRemover, below
 from transfers.stores.server.reading import ServerReader
-from transfers.stores.server.records import PIECE_BYTES, Found, Records
+from transfers.stores.server.records import Found, Records
 from transfers.stores.server.writing import FileRemover, ServerWriter, Target, write_manifest
 
 _FOLDERS_AHEAD = 8
 _NAMES_AHEAD = 64
-_MACHINE_AHEAD = PIECE_BYTES + 1  # two pieces: what is under way at a kill is received again
 
 
 class TreeListing(ServerListing):
@@ -129,14 +128,13 @@ class ServerStore(ServerReader):
         lease: int = LEASE_SECONDS,
     ) -> None:
         """Set the fields; `root` is a path below the site's URL without outer slashes."""
-        ahead = _MACHINE_AHEAD if files.traits.posix else files.traits.ahead_bytes
         super().__init__(
             files.get,
             root,
             files.subject,
             threads=files.traits.threads,
             name=files.traits.kind,
-            ahead_bytes=ahead,
+            ahead_bytes=files.traits.ahead_bytes,
         )
         self._files = files
         self._site = site

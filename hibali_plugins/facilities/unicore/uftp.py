@@ -1,0 +1,449 @@
+"""Read, write and hash the contents of files over UFTP, in several sessions at a time.
+
+A session is a control connection with the commands of FTP, and one data connection that is kept for many files; each has a login of its own
+from the auth server. All commands of a request are sent at once, so a small file or a part of a large one takes one round trip. Neither
+connection is encrypted. Sources: UNICORE-EU/uftpd 3.5.3 (lib/Session.py, lib/Protocol.py, lib/FTPHandler.py), UNICORE-EU/uftp 3.3.2
+(authserver: AuthServiceImpl.java, messages/AuthRequest.java, messages/AuthResponse.java), read in November 2026.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import re
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+from hibali.cancellation import in_this_context
+from hibali.errors import AccessError, HibaliError, IncompleteError, NotFoundError, TryLaterError
+from hibali.events import Listener, Noted
+from hibali.http.client import CONNECT_SECONDS, SILENCE_SECONDS, Bytes, Response
+from hibali.http.deadline import PIECE, request_timeout
+from hibali.http.errors import failure_of as failed_connection
+from hibali.http.errors import truncated, unreachable
+from hibali.http.login import Authorization
+from hibali.http.rest import Call, RestClient
+from hibali.request_limits import RequestLimit
+from hibali.retry import with_retries
+from hibali.subprocesses import remember_secret, without_secrets
+from hibali.text import printable
+from hibali_plugins.facilities.machine import failure_of, reason_in
+
+SESSIONS = 8  # a server allows 16 for each account by default (MAX_CONNECTIONS)
+_MOST_LINE = 8192  # also of a command that the server reads
+_MOST_LINES = 100_000  # of one reply: while the server hashes, it sends a line every 30 seconds
+_MOST_SHOWN = 300
+_LATE_SECONDS = 10  # after the server says that it sent all
+_SECRET = re.compile(r"[!-~]{1,256}")
+_HOST = re.compile(r"[A-Za-z0-9.:_-]{1,253}")
+_REPLY = re.compile(r"([1-5][0-9]{2})([ -]?)(.*)", re.DOTALL)
+_PORT = re.compile(r"\(\|\|\|([0-9]{1,5})\|\)")
+_SIZE = re.compile(r"^ size=([0-9]{1,19});", re.MULTILINE)
+_HASH = re.compile(r"SHA-256 [0-9]+-[0-9]+ ([0-9a-f]{64})( .*)?", re.DOTALL)
+_Result = TypeVar("_Result")
+
+
+def can_name(path: bytes) -> bool:
+    """Return whether the server reads this path as it is: it decodes UTF-8, and removes white space at the end (Connector.read_line), also that of folders for CWD."""
+    try:
+        text = path.decode()
+    except UnicodeDecodeError:
+        return False
+    return len(path) < _MOST_LINE - 64 and not re.search(r"\s(/|$)|[\r\n\0]", text)
+
+
+def _shown(text: str) -> str:
+    """Return what a server says, safe to print: it may repeat the secret."""
+    return printable(without_secrets(text))[:_MOST_SHOWN]
+
+
+def _readable(connection: socket.socket, seconds: float) -> bool:
+    """Return whether there is something to read within some seconds."""
+    poll = select.poll()
+    poll.register(connection, select.POLLIN)
+    return bool(poll.poll(seconds * 1000))
+
+
+class _Session:
+    """One login at one server; for one thread. After an error it cannot be used any more."""
+
+    def __init__(self, host: str, port: int, secret: str, subject: str) -> None:
+        """Connect, log in, and open the data connection."""
+        self._subject = subject
+        self._until = time.monotonic() + request_timeout(0)
+        self._received = bytearray()
+        self._data: socket.socket | None = None
+        self._control = socket.create_connection((host, port), CONNECT_SECONDS)
+        try:
+            self._control.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self.version = printable(self._expect(220).partition(",")[0])[:_MOST_SHOWN]
+            if not self.version.startswith("UFTPD "):
+                raise self._unexpected(f"it is no UFTP server: {self.version}")
+            self._command("USER anonymous", f"PASS {secret}")
+            self._expect(331)
+            self._log_in()
+            self._command("FEAT", "OPTS HASH SHA-256", "KEEP-ALIVE true", "EPSV")
+            if "SHA-256" not in self._expect(211):
+                raise self._unexpected("it cannot compute SHA-256; UFTPD 3.3 or newer can")
+            self._expect(200)
+            self._expect(200)
+            found = _PORT.search(self._expect(229))
+            if found is None:
+                raise self._unexpected("it names no port for data")
+            self._data = socket.create_connection(
+                (self._control.getpeername()[0], int(found[1])), CONNECT_SECONDS
+            )
+        except BaseException:
+            self.close()
+            raise
+
+    def _log_in(self) -> None:
+        """Read the answer to the login. Raise `AccessError`."""
+        code, text = self._reply()
+        if code != 230:
+            raise AccessError(
+                "uftp-denied",
+                f"the UFTP server rejected the login: {_shown(text)}",
+                subject=self._subject,
+                hint="It accepts only the address from which the auth server was asked; a proxy or NAT between may have another one.",
+            )
+
+    def close(self) -> None:
+        """End both connections; another thread that waits for one gets an error."""
+        for each in (self._control, self._data):
+            if each is not None:
+                with contextlib.suppress(OSError):
+                    each.shutdown(socket.SHUT_RDWR)
+                each.close()
+
+    # Contents
+
+    def read(self, path: str, offset: int, length: int) -> bytes:
+        """Read a part of a file, of which there may be less, and compare it with the digest that the server computes."""
+        self._begin(length)
+        part = f"RANG {offset} {offset + length}"
+        # SIZE fails in UFTPD 3.5.3 (Session.size)
+        self._command(f"MLST {path}", part, f"RETR {path}", part, f"HASH {path}")
+        size = _SIZE.search(self._expect(250))
+        if size is None:
+            raise self._unexpected("it has no size")
+        self._expect(350)
+        self._expect(150)
+        content = self._receive(min(length, max(0, int(size[1]) - offset)))
+        self._expect(226)
+        self._expect(350)
+        if self._digest() != hashlib.sha256(content).hexdigest():
+            raise self._damaged()
+        return content
+
+    def write(self, path: str, offset: int, content: Bytes, *, create: bool) -> str:
+        """Write a part of a file, and return its sha256, which the server computes: it reports success for a part that was cut off.
+
+        With `create` an empty file that only this account can read is made first.
+        """
+        self._begin(len(content))
+        empty: tuple[str, ...] = ()
+        early = [350, 150]  # replies that come before all of the content was sent
+        if create:
+            # the command MFF cannot have a path with spaces, so it gets the last component, which is a partial name
+            folder, _, name = path.rpartition("/")
+            empty = (
+                "RANG 1 0",
+                "ALLO 0",
+                f"STOR {path}",
+                f"CWD {folder or '/'}",
+                f"MFF UNIX.mode=600; {name}",
+            )
+            early = [350, 200, 150, 226, 200, 213, *early]
+        part = f"RANG {offset} {offset + len(content)}"
+        self._command(*empty, part, f"STOR {path}", part, f"HASH {path}")
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # then the server says why
+            self._send(memoryview(content), early)
+        for code in (*early, 226, 350):
+            self._expect(code)
+        digest = self._digest()
+        if digest != hashlib.sha256(content).hexdigest():
+            raise self._damaged()
+        return digest
+
+    def digest(self, path: str, offset: int = 0, length: int = 0) -> str:
+        """Return the sha256 that the server computes of a file, or of `length` > 0 bytes of it."""
+        self._begin(1 << 40)
+        self._command(f"RANG {offset} {offset + length}" if length else "RANG 1 0", f"HASH {path}")
+        self._expect(350)
+        return self._digest()
+
+    def _digest(self) -> str:
+        found = _HASH.fullmatch(self._expect(213))
+        if found is None:
+            raise self._unexpected("it has no SHA-256")
+        return found[1]
+
+    # Bytes
+
+    def _begin(self, content: int) -> None:
+        """Begin the time of a request with this much content."""
+        self._until = time.monotonic() + request_timeout(content)
+
+    def _wait(self, connection: socket.socket) -> socket.socket:
+        """Return a connection whose next call ends in time."""
+        connection.settimeout(max(0.001, min(SILENCE_SECONDS, self._until - time.monotonic())))
+        return connection
+
+    def _command(self, *lines: str) -> None:
+        self._wait(self._control).sendall("".join(f"{line}\r\n" for line in lines).encode())
+
+    def _receive(self, length: int) -> bytes:
+        assert self._data is not None
+        content = bytearray(length)
+        view = memoryview(content)
+        while view:
+            if not _readable(self._data, _LATE_SECONDS) and (self._received or _readable(self._control, 0)):
+                raise truncated(self._subject)  # all was sent: the file became shorter meanwhile
+            count = self._wait(self._data).recv_into(view[:PIECE])
+            if not count:
+                raise truncated(self._subject)
+            view = view[count:]
+        return bytes(content)
+
+    def _send(self, content: memoryview, early: list[int]) -> None:
+        """Send content, and take the replies that come meanwhile off `early`; another one ends it with an error."""
+        assert self._data is not None
+        poll = select.poll()
+        poll.register(self._control, select.POLLIN)
+        poll.register(self._data, select.POLLOUT)
+        while content:
+            ready = [] if b"\n" in self._received else poll.poll(SILENCE_SECONDS * 1000)
+            if b"\n" in self._received or any(found == self._control.fileno() for found, _ in ready):
+                self._expect(early.pop(0) if early else 0)
+            elif not ready:
+                raise TimeoutError
+            else:
+                content = content[self._wait(self._data).send(content[:PIECE]) :]
+
+    def _line(self) -> str:
+        while (end := self._received.find(b"\n")) < 0:
+            if len(self._received) > _MOST_LINE:
+                raise self._unexpected("a line is too long")
+            received = self._wait(self._control).recv(_MOST_LINE)
+            if not received:
+                raise truncated(self._subject)
+            self._received += received
+        line = self._received[:end].decode("utf-8", "replace").rstrip("\r")
+        del self._received[: end + 1]
+        return line
+
+    def _reply(self) -> tuple[int, str]:
+        """Return the code and the text of the next reply; the text of one with several lines has them all (RFC 959, 4.2)."""
+        found = _REPLY.fullmatch(self._line())
+        if found is None:
+            raise self._unexpected("a reply has no code")
+        code, more, text = found.groups()
+        if more != "-":
+            return int(code), text
+        lines = [text]
+        for _ in range(_MOST_LINES):
+            line = self._line()
+            if line.startswith(f"{code} "):
+                return int(code), line[4:] if code == "213" else "\n".join(lines)
+            lines = [*lines[-_MOST_SHOWN:], line]
+        raise self._unexpected("a reply does not end")
+
+    def _expect(self, code: int) -> str:
+        """Return the text of the next reply. Raise the error that it names if it has another code."""
+        found, text = self._reply()
+        if found == code:
+            return text
+        reason = _shown(text)
+        if found < 400:
+            raise self._unexpected(f"{found} {reason}")
+        known = failure_of(reason, self._subject)
+        if known is None and found == 550:
+            known = NotFoundError("vanished", "it does not exist", subject=self._subject)
+        if known is None and found == 534:
+            known = AccessError("denied", "the site denied access", subject=self._subject)
+        message = f"the UFTP server refuses the request: {reason} (reply {found})"
+        raise known or IncompleteError("refused-by-server", message, subject=self._subject)
+
+    def _damaged(self) -> IncompleteError:
+        message = "the server has other data than what was sent or received"
+        return IncompleteError("corrupt", message, subject=self._subject, transient=True)
+
+    def _unexpected(self, reason: str) -> TryLaterError:
+        return TryLaterError(
+            "bad-answer",
+            f"the UFTP server's answer is not what its documentation describes: {reason}",
+            subject=self._subject,
+            hint="Check the setting uftp of the site.",
+            transient=False,
+        )
+
+
+class Uftp:
+    """The contents of files at one UFTP server; thread-safe. Paths are absolute, and `can_name` them."""
+
+    def __init__(
+        self,
+        url: str,
+        subject: str,
+        login: Authorization | None,
+        limit: RequestLimit,
+        on_event: Listener,
+    ) -> None:
+        """`url` is that of a server at the auth server: https://.../rest/auth/NAME."""
+        self.subject = subject
+        self._on_event = on_event
+        self._auth = RestClient(
+            url,
+            subject,
+            login=login,
+            limit=limit,
+            judge=self._judge,
+            on_event=on_event,
+        )
+        self._changed = threading.Condition()
+        self._sessions: set[_Session] = set()
+        self._idle: list[_Session] = []
+        self._most = SESSIONS
+        self._count = 0  # sessions, and those that are being opened
+        self._noted = self._closed = False
+        self._pool = ThreadPoolExecutor(SESSIONS, thread_name_prefix="uftp")
+        self._room = threading.BoundedSemaphore(SESSIONS)
+
+    def version(self) -> str:
+        """Return what the server calls itself."""
+        return self._tried(lambda session: session.version)
+
+    def read(self, path: bytes, offset: int, length: int) -> bytes:
+        """Read up to `length` bytes; fewer only at the end of the file."""
+        return self._tried(lambda session: session.read(path.decode(), offset, length))
+
+    def write(self, path: bytes, offset: int, content: Bytes, *, create: bool) -> str:
+        """Write a part of a file, and return its sha256; with `create` a new file in an existing folder, whose last component is a partial name."""
+        return self._tried(lambda session: session.write(path.decode(), offset, content, create=create))
+
+    def digest(self, path: bytes, offset: int = 0, length: int = 0) -> str:
+        """Return the sha256 that the server computes of a file, or of `length` > 0 bytes of it."""
+        return self._tried(lambda session: session.digest(path.decode(), offset, length))
+
+    def submit(self, act: Callable[..., None], *arguments: object) -> Future[None]:
+        """Call `act`, which writes a part, in another thread, once fewer parts than sessions are under way: all of them are in memory."""
+        self._room.acquire()
+        future: Future[None] = self._pool.submit(in_this_context(act), *arguments)
+        future.add_done_callback(lambda _: self._room.release())
+        return future
+
+    def close(self) -> None:
+        """End all sessions, also those in use."""
+        with self._changed:
+            self._closed = True
+            found = list(self._sessions)
+            self._changed.notify_all()
+        for session in found:
+            session.close()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._auth.close()
+
+    def _tried(self, act: Callable[[_Session], _Result]) -> _Result:
+        def attempt() -> _Result:
+            with self._session() as session:
+                return act(session)
+
+        return with_retries(attempt, subject=self.subject, on_event=self._on_event)
+
+    @contextlib.contextmanager
+    def _session(self) -> Iterator[_Session]:
+        """Yield a session that no other thread uses; after an error it ends, and the idle ones, whose network may be the same."""
+        session = self._take()
+        try:
+            yield session
+        except BaseException as problem:
+            with self._changed:
+                ended = [session, *self._idle]
+                self._idle.clear()
+                self._sessions.difference_update(ended)
+                self._count -= len(ended)
+                self._changed.notify_all()
+            for each in ended:
+                each.close()
+            if isinstance(problem, OSError):
+                raise failed_connection(problem, self.subject) from None
+            raise
+        with self._changed:
+            self._idle.append(session)
+            self._changed.notify()
+
+    def _take(self) -> _Session:
+        while True:
+            with self._changed:
+                while not (self._idle or self._closed or self._count < self._most):
+                    self._changed.wait()
+                if self._closed:
+                    raise TryLaterError("unreachable", "the connection was closed", transient=False)
+                if self._idle:
+                    return self._idle.pop()
+                self._count += 1
+            session = self._open()
+            if session is not None:
+                return session
+
+    def _open(self) -> _Session | None:
+        """Open a session; return None if that failed and others are open: then there are as many as the server allows."""
+        session = None
+        try:
+            session = self._connect()
+            return session
+        except TryLaterError:
+            with self._changed:
+                if self._count > 1:
+                    self._most = self._count - 1
+                    return None
+            raise
+        finally:
+            with self._changed:
+                if session is None:
+                    self._count -= 1
+                    self._changed.notify_all()
+                else:
+                    self._sessions.add(session)
+
+    def _judge(self, _: Call, response: Response) -> HibaliError | None:
+        """Return the error of a refusal of the auth server; of a failure there is no better one than that of its status."""
+        if response.status in {401, 429} or not 400 <= response.status < 500:
+            return None
+        return self._denied(reason_in(response, "errorMessage") or f"status {response.status}")
+
+    def _denied(self, reason: str) -> AccessError:
+        message = f"the auth server refuses UFTP: {reason}"
+        return AccessError(
+            "uftp-denied", message, subject=self.subject, hint="Check the setting uftp of the site."
+        )
+
+    def _connect(self) -> _Session:
+        record = self._auth.ask_record(Call.with_json("POST", "", {"serverPath": "", "streamCount": 1}))
+        host, port, secret = (record.get(each) for each in ("serverHost", "serverPort", "secret"))
+        if record.get("success") is False:
+            raise self._denied(printable(str(record.get("reason")))[:_MOST_SHOWN])
+        if not (
+            isinstance(host, str)
+            and _HOST.fullmatch(host)
+            and isinstance(secret, str)
+            and _SECRET.fullmatch(secret)
+        ):
+            raise self._auth.bad_answer("it has no host and secret")
+        if not isinstance(port, int) or not 0 < port < 65536:
+            raise self._auth.bad_answer("it has no port")
+        remember_secret(secret)
+        if not self._noted:
+            self._noted = True
+            self._on_event(Noted(f"{self.subject}: contents of files are sent by UFTP, without encryption."))
+        try:
+            return _Session(host, port, secret, self.subject)
+        except OSError as problem:
+            reason = f"{host}:{port}: {failed_connection(problem, '').message}"
+            raise unreachable(self.subject, reason, address="setting uftp, the firewall") from None

@@ -1,0 +1,300 @@
+"""Test that contents of files at a UNICORE site go over UFTP, with hibali's commands, and survive kills, cuts, damage and hostile servers."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.plugins.facilities.test_data import CONTENTS, digest_of, make_tree, read_tree
+from tests.services.session import REPOSITORY
+from tests.services.uftp import UftpSite
+from tests.services.unicore import Unicore
+from tests.support.requirements import skip_or_fail
+from tests.support.rest_sites import NAME, open_site
+
+MIB = 1024 * 1024
+SIZE = 72 * MIB
+
+
+class Place:
+    """hibali with a UNICORE site and its UFTP server, behind a relay."""
+
+    def __init__(self, hibali: Any, unicore: Unicore, uftp: UftpSite, table: str) -> None:
+        self.hibali = hibali
+        self.unicore = unicore
+        self.uftp = uftp
+        self.relay, self.auth = uftp.relay, uftp.auth
+        head = "[sites.far.unicore]\n"
+        self.set_table(table.replace(head, head + uftp.setting))
+
+    def set_table(self, table: str) -> None:
+        """Write config.toml with this table of the site."""
+        self.table = table
+        config: Path = self.hibali.home.config
+        config.write_text(f"version = 1\n[sites.{NAME}]\n{table}")
+        config.chmod(0o600)
+
+    def kill_when(self, reached: Callable[[], bool], *words: object) -> int:
+        """Start a command, kill it when this is reached, and return its exit code."""
+        process = self.hibali.start(*words)
+        while process.poll() is None and not reached():
+            time.sleep(0.005)
+        process.send_signal(signal.SIGKILL)
+        return int(process.wait())
+
+
+@pytest.fixture
+def place(request: pytest.FixtureRequest, unicore: Unicore, uftp: UftpSite) -> Place:
+    table = open_site(request, "unicore").table()  # sets variables that hibali inherits
+    return Place(request.getfixturevalue("hibali"), unicore, uftp, table)
+
+
+def make_large(path: Path, size: int = SIZE) -> str:
+    path.parent.mkdir(parents=True)
+    path.write_bytes(os.urandom(size))
+    return digest_of(path)
+
+
+def contents_over_rest(unicore: Unicore) -> int:
+    """Return the bytes of users' files that the API sent and received."""
+    moved = [*unicore.sent.items(), *unicore.received.items()]
+    return sum(size for name, size in moved if ".hibali/" not in name)
+
+
+def test_contents_go_over_uftp_and_all_else_by_the_api(place: Place, tmp_path: Path) -> None:
+    tree = make_tree(tmp_path / "tree", {**CONTENTS, "large": os.urandom(20 * MIB + 5)})
+    contents = read_tree(tree)
+    answer = place.hibali("push", tree, f"{NAME}:data/set", exit=0)
+    assert b"without encryption" in answer.err
+    assert read_tree(place.unicore.home / "data/set") == contents
+    assert {
+        path.stat().st_mode & 0o777 for path in (place.unicore.home / "data/set").rglob("*") if path.is_file()
+    } == {0o600}
+    assert place.relay.bytes["up"] == sum(map(len, contents.values()))
+    assert place.relay.bytes["down"] == 0, "the server hashed what was written"
+    place.hibali("push", tree, f"{NAME}:data/set", exit=0)
+    assert place.relay.bytes["up"] == sum(map(len, contents.values())), "nothing is sent twice"
+    place.hibali("pull", f"{NAME}:data/set", tmp_path / "back", exit=0)
+    assert read_tree(tmp_path / "back") == contents
+    assert place.relay.bytes["down"] == sum(map(len, contents.values()))
+    place.hibali("verify", tree, f"{NAME}:data/set", exit=0)
+    place.hibali("rm", "--recursive", "--yes", f"{NAME}:data/set", exit=0)
+    assert contents_over_rest(place.unicore) == 0
+
+
+def test_names_that_the_server_would_misread_go_by_the_api(place: Place, tmp_path: Path) -> None:
+    tree = make_tree(tmp_path / "tree", {"ends with a space ": b"1", "dir /a": b"2", "plain": b"3"})
+    place.hibali("push", tree, f"{NAME}:data", exit=0)
+    assert read_tree(place.unicore.home / "data") == read_tree(tree)
+    place.hibali("pull", f"{NAME}:data", tmp_path / "back", exit=0)
+    assert read_tree(tmp_path / "back") == read_tree(tree)
+    assert b"ends with a space" not in b"".join(place.relay.lines)
+
+
+def test_a_large_file_uses_several_sessions(place: Place, tmp_path: Path) -> None:
+    digest = make_large(tmp_path / "source/large")
+    seen: list[int] = []
+    place.relay.damage = lambda _, content: seen.append(place.relay.open) or content
+    place.hibali("push", tmp_path / "source/large", f"{NAME}:data/", exit=0)
+    assert max(seen) > 2
+    seen.clear()
+    place.hibali("pull", f"{NAME}:data/large", f"{tmp_path}/target/", exit=0)
+    assert max(seen) > 2
+    assert digest_of(tmp_path / "target/large") == digest
+
+
+def test_fewer_sessions_are_used_where_the_server_allows_fewer(place: Place, tmp_path: Path) -> None:
+    place.auth.sessions = 2
+    digest = make_large(tmp_path / "source/large")
+    place.hibali("push", tmp_path / "source/large", f"{NAME}:data/", exit=0)
+    assert digest_of(place.unicore.home / "data/large") == digest
+
+
+@pytest.mark.heavy
+def test_a_large_file_resumes_after_kills(place: Place, tmp_path: Path) -> None:
+    large, target = tmp_path / "source/large", tmp_path / "target"
+    digest = make_large(large)
+    moved = place.relay.bytes
+    # slow enough that kills come in the middle
+    place.relay.damage = lambda _, content: time.sleep(0.002) or content
+    for direction, words in (
+        ("up", ("push", large, f"{NAME}:data/")),
+        ("down", ("pull", f"{NAME}:data/large", f"{target}/")),
+    ):
+        for step in (1, 2):
+            enough = step * SIZE // 3
+            assert place.kill_when(lambda: moved[direction] >= enough, *words) == -signal.SIGKILL  # noqa: B023
+            assert not (place.unicore.home / "data/large").exists() or direction == "down"
+            assert not (target / "large").exists()
+        place.hibali(*words, exit=0)
+        # the parts under way at each kill are sent again
+        assert SIZE <= moved[direction] <= SIZE + 2 * 64 * MIB
+    assert digest_of(place.unicore.home / "data/large") == digest_of(target / "large") == digest
+    assert moved["up"] < 2 * SIZE + 32 * MIB, "what was complete was not sent again"
+
+
+def test_a_cut_connection_is_replaced(place: Place, tmp_path: Path) -> None:
+    digest = make_large(tmp_path / "source/large")
+    once: list[int] = []
+
+    def break_once(_: str, content: bytes) -> bytes:
+        if place.relay.bytes.total() > SIZE // 2 and not once:
+            once.append(1)
+            raise OSError
+        return content
+
+    place.relay.damage = break_once
+    place.hibali("push", tmp_path / "source/large", f"{NAME}:data/", exit=0)
+    assert once
+    once.clear()
+    place.hibali("pull", f"{NAME}:data/large", f"{tmp_path}/target/", exit=0)
+    assert once
+    assert digest_of(tmp_path / "target/large") == digest
+
+
+@pytest.mark.heavy
+def test_a_file_that_becomes_shorter_while_it_is_read_is_not_waited_for(place: Place, tmp_path: Path) -> None:
+    make_tree(place.unicore.home / "data", {"a": b"12345"})
+    once: list[int] = []
+
+    def shorten(lines: bytes) -> bytes:
+        if b"RETR" in lines:
+            (place.unicore.home / "data/a").write_bytes(b"123")
+        return lines
+
+    def tell_old_size(line: bytes) -> bytes:
+        if once or not line.startswith(b" size="):
+            return line
+        once.append(1)
+        return line.replace(b" size=3;", b" size=5;")
+
+    place.relay.ask, place.relay.answer = shorten, tell_old_size
+    began = time.monotonic()
+    answer = place.hibali("pull", f"{NAME}:data", tmp_path / "back", "--json", exit=6)
+    assert "source-changed" in {line.get("code") for line in answer.lines}
+    assert once
+    assert time.monotonic() - began < 60
+
+
+@pytest.mark.parametrize("size", [1000, 20 * MIB])
+def test_damaged_bytes_are_found(place: Place, tmp_path: Path, size: int) -> None:
+    digest = make_large(tmp_path / "source/scan", size)
+    place.relay.damage = lambda _, content: bytes([content[0] ^ 1]) + content[1:]
+    answer = place.hibali("push", tmp_path / "source/scan", f"{NAME}:data/", "--json")
+    assert answer.exit == 6, answer
+    assert not (place.unicore.home / "data/scan").exists()
+    place.relay.damage = lambda _, content: content
+    place.hibali("push", tmp_path / "source/scan", f"{NAME}:data/", exit=0)
+    assert digest_of(place.unicore.home / "data/scan") == digest
+    place.relay.damage = lambda _, content: bytes([content[0] ^ 1]) + content[1:]
+    answer = place.hibali("pull", f"{NAME}:data/scan", f"{tmp_path}/target/", "--json")
+    assert answer.exit in {5, 6}, answer
+    assert not (tmp_path / "target/scan").exists()
+    place.relay.damage = lambda _, content: content
+    place.hibali("pull", f"{NAME}:data/scan", f"{tmp_path}/target/", exit=0)
+    assert digest_of(tmp_path / "target/scan") == digest
+
+
+def test_a_refused_secret_and_a_missing_server_are_named(place: Place, tmp_path: Path) -> None:
+    tree = make_tree(tmp_path / "tree", {"a": b"1"})
+    place.auth.secret = lambda secret: "planted" + secret[7:]
+    denied = place.hibali("push", tree, f"{NAME}:data", "--json", exit=4)
+    assert denied.last["code"] == "uftp-denied"
+    place.auth.secret = lambda secret: secret
+    place.relay.cut()
+    gone = place.hibali("push", tree, f"{NAME}:data", "--json", exit=5)
+    assert gone.last["code"] == "unreachable"
+    place.set_table(place.table.replace("/JUDAC", "/OTHER"))
+    unknown = place.hibali("push", tree, f"{NAME}:data", "--json", exit=4)
+    assert (unknown.last["code"], "No such server: 'OTHER'" in unknown.last["message"]) == (
+        "uftp-denied",
+        True,
+    )
+    place.auth.refused.clear()
+    assert not (place.unicore.home / "data/a").exists()
+
+
+def test_secrets_are_in_no_output_and_no_file(place: Place, tmp_path: Path) -> None:
+    tree = make_tree(tmp_path / "tree", {"a": b"1"})
+    # the server repeats the secret in an error
+    place.relay.answer = lambda line: re.sub(
+        rb"^213 SHA.*", lambda _: b"500 " + place.auth.issued[-1].encode(), line
+    )
+    answer = place.hibali("push", tree, f"{NAME}:data", "--json")
+    assert answer.exit == 6, answer
+    secret = place.auth.issued[-1].encode()
+    assert any(secret in line for line in place.relay.lines)
+    assert secret not in answer.out + answer.err
+    kept = [path for path in place.hibali.home.folder.rglob("*") if path.is_file()]
+    assert not [path for path in kept if secret in path.read_bytes()]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "answer"),
+    [
+        (rb"^220 .*", b"220 ProFTPD\n"),
+        (rb"^220 .*", b"x" * 100_000),
+        (rb"^331 .*", b"nonsense\n"),
+        (rb"^229 .*", b"229 (|||99999|)\n"),
+        (rb"^ HASH .*", b" HASH MD5*\n"),
+        (rb"^213 SHA.*", b"213 SHA-256 0-0 none\n"),
+        (rb"^ size=[0-9]+", b" size=-1"),
+        (rb"^226 .*", b"226-\n" * 200_000),
+    ],
+)
+def test_hostile_answers_end_with_an_error(
+    place: Place, tmp_path: Path, pattern: bytes, answer: bytes
+) -> None:
+    tree = make_tree(tmp_path / "tree", {"a": b"1"})
+    place.hibali("push", tree, f"{NAME}:data", exit=0)
+    place.relay.answer = lambda line: re.sub(pattern, lambda _: answer, line, flags=re.DOTALL)
+    ended = place.hibali("pull", f"{NAME}:data", tmp_path / "back", "--json")
+    assert ended.exit in {4, 5, 6}, ended
+    assert b"Traceback" not in ended.err
+    assert not (tmp_path / "back/a").exists()
+
+
+def test_a_server_with_other_files_is_found(place: Place, tmp_path: Path) -> None:
+    tree = make_tree(tmp_path / "tree", {"a": b"1"})
+    place.relay.ask = lambda lines: lines.replace(b" /", b" /elsewhere/")
+    answer = place.hibali("push", tree, f"{NAME}:data", "--json", exit=6)
+    assert next(line["code"] for line in answer.lines if "code" in line) == "uftp-elsewhere", answer
+
+
+def test_the_site_is_checked(place: Place) -> None:
+    facts = place.hibali("sites", "check", NAME, "--json", exit=0).last["facts"]
+    assert facts["uftp"].startswith("UFTPD ")
+
+
+@pytest.mark.heavy
+def test_pyuftp_and_hibali_read_what_the_other_wrote(place: Place, tmp_path: Path) -> None:
+    """The unmodified pyuftp 1.1.1 uses one session for each thread, PASV and MD5; several streams where the server allows them."""
+    program = REPOSITORY / ".cache" / "rest" / "bin" / "pyuftp"
+    if not program.exists():
+        skip_or_fail("pyuftp: sh tests/prepare.sh rest")
+    there = f"{place.uftp.url}:{place.unicore.home}/data"
+    place.auth.address = place.uftp.server  # PASV names a port that the relay does not pass on
+
+    def pyuftp(command: str, *words: object) -> str:
+        argv = [program, command, "-A", place.unicore.token, *map(str, words)]
+        ended = subprocess.run(argv, capture_output=True, timeout=120, check=False)
+        assert ended.returncode == 0, ended.stderr.decode()
+        return ended.stdout.decode()
+
+    tree = make_tree(tmp_path / "tree", {"a b": os.urandom(3 * MIB), "large": os.urandom(20 * MIB)})
+    place.hibali("push", tree, f"{NAME}:data", exit=0)
+    (tmp_path / "theirs").mkdir()
+    pyuftp("cp", "-r", "-t", 2, f"{there}/*", f"{tmp_path}/theirs/")
+    assert read_tree(tmp_path / "theirs") == read_tree(tree)
+    assert digest_of(tree / "large") in pyuftp("checksum", "-a", "SHA-256", f"{there}/large")
+    pyuftp("cp", "-n", 2, tree / "large", f"{there}/uploaded")
+    place.hibali("pull", f"{NAME}:data/uploaded", f"{tmp_path}/ours/", exit=0)
+    assert digest_of(tmp_path / "ours/uploaded") == digest_of(tree / "large")
