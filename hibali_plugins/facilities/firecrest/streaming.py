@@ -11,6 +11,7 @@ import base64
 import contextlib
 import hashlib
 import json
+import logging
 import math
 import re
 import socket
@@ -116,6 +117,7 @@ def connect(host: str, port: int, secret: str, opened: contextlib.ExitStack) -> 
                 ping_interval=None,
                 max_size=_MOST_MESSAGE,
                 max_queue=1,
+                logger=logging.Logger("streamer", logging.CRITICAL),  # noqa: LOG001  # others log the secret, and tracebacks
             )
         )
         ending.callback(_shut_down, plain)  # otherwise the library waits for the server
@@ -202,10 +204,8 @@ class _Stream:
     def _lost(self, problem: Exception) -> HibaliError:
         """End what is left. Return the error for a lost connection; it is another one if the streamer closed it with a reason, such as its limit."""
         self.end()
-        code, reason = (
-            self._connection.close_code or _NO_CLOSE,
-            printable(self._connection.close_reason or ""),
-        )
+        code = self._connection.close_code or _NO_CLOSE
+        reason = printable(self._connection.close_reason or "")
         if code != _NO_CLOSE:
             return IncompleteError(
                 "refused-by-server",

@@ -236,6 +236,13 @@ def test_a_redirect_is_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert other.requests == b""
 
 
+def test_the_secret_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(0)
+    with pytest.raises(IncompleteError):
+        download(Client(Server(init(100) + frame(8, CLOSED_1009)).port), 100)
+    assert "s" * 22 not in caplog.text
+
+
 def test_the_proxy_of_the_environment_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     monkeypatch.setenv("all_proxy", "socks5://127.0.0.1:1")
