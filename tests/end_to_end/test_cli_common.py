@@ -32,6 +32,7 @@ HEAVY = (
     "botocore",
     "obstore",
     "tomlkit",
+    "websockets",
 )
 PROBE = """
 import signal, sys, time

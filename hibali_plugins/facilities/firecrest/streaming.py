@@ -11,15 +11,19 @@ import base64
 import contextlib
 import hashlib
 import json
+import logging
+import math
 import re
+import socket
 import threading
+import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from itertools import product
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hibali.config.model import is_loopback_host
 from hibali.errors import HibaliError, IncompleteError, TryLaterError
 from hibali.http.client import Bytes
-from hibali.http.websocket import WebSocket, WebSocketError
 from hibali.retry import growing_intervals, pause
 from hibali.subprocesses import remember_secret
 from hibali.text import printable
@@ -28,6 +32,9 @@ from hibali_plugins.facilities.firecrest.large import ACTIVE, UploadTarget, wait
 from hibali_plugins.facilities.operations.waiting import transfer_failed
 from transfers.stores.server.files import Upload
 
+if TYPE_CHECKING:
+    from websockets.sync.client import ClientConnection
+
 _RUNNING = frozenset({"RUNNING", "R"})
 _CHUNK = 5 * 1024 * 1024  # CHUNK_SIZE
 _MOST_MESSAGE = _CHUNK * 5 // 4
@@ -35,8 +42,8 @@ _KEPT = 64 * 1024 * 1024  # bytes of a download that stay for pieces that are re
 _HOST = re.compile(r"[A-Za-z0-9.:-]{1,253}")
 _SECRET = re.compile(r"[A-Za-z0-9_-]{8,256}")
 _MOST_HOSTS, _MOST_PORTS = 16, 1024
-_NORMAL = frozenset({1000, 1001})  # RFC 6455, section 7.4.1
-_CONNECT_SECONDS, _SILENCE_SECONDS = 5.0, 120.0
+_NO_CLOSE = 1006  # the connection ended without a message that closes it (RFC 6455, section 7.4.1)
+_CONNECT_SECONDS, _MESSAGE_SECONDS = 5.0, 120.0
 _LISTENING_SECONDS = 300.0  # in which a running job installs and starts the streamer
 
 
@@ -87,18 +94,55 @@ def _record(content: bytes) -> dict[str, Any]:
     return found
 
 
+def connect(host: str, port: int, secret: str, opened: contextlib.ExitStack) -> ClientConnection | None:
+    """Connect to a streamer that expects this secret, until `opened` is closed. Return None for another server, or none."""
+    # start-up: most sites have no streamer
+    from websockets.exceptions import WebSocketException
+    from websockets.sync.client import connect as connect_websocket
+
+    uri = f"ws://{f'[{host}]' if ':' in host else host}:{port}/"
+    with contextlib.ExitStack() as ending, contextlib.suppress(OSError, ValueError, WebSocketException):
+        # With a socket of ours, the library follows no redirect, uses no proxy and waits for no write without end.
+        plain = ending.enter_context(socket.create_connection((host, port), _CONNECT_SECONDS))
+        plain.settimeout(_MESSAGE_SECONDS)
+        connection = ending.enter_context(
+            connect_websocket(
+                uri,
+                sock=plain,
+                proxy=None,
+                compression=None,
+                additional_headers={"Authorization": f"Bearer {secret}"},
+                open_timeout=_CONNECT_SECONDS,
+                close_timeout=_CONNECT_SECONDS,
+                ping_interval=None,
+                max_size=_MOST_MESSAGE,
+                max_queue=1,
+                logger=logging.Logger("streamer", logging.CRITICAL),  # noqa: LOG001  # others log the secret, and tracebacks
+            )
+        )
+        ending.callback(_shut_down, plain)  # otherwise the library waits for the server
+        opened.push(ending.pop_all())
+        return connection
+    return None
+
+
+def _shut_down(plain: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        plain.shutdown(socket.SHUT_RDWR)
+
+
 class _Stream:
     """A connection to the streamer of one file."""
 
     def __init__(self, client: FirecrestClient, action: str, path: bytes) -> None:
         """Create the job for "upload" to or "download" from a path, wait until it listens, and connect."""
         self._client = client
-        self.socket: WebSocket | None = None
+        self._opened = contextlib.ExitStack()
         self.ended = False
         self.job, coordinates = client.begin_stream(action, path)
         try:
             at = read_coordinates(coordinates, is_local=client.addresses.is_local)
-            self.socket = self._connected(at)
+            self._connection = self._connected(at)
         except ValueError as problem:
             self.end()
             raise IncompleteError(
@@ -111,70 +155,69 @@ class _Stream:
             self.end()
             raise
 
-    def _connected(self, at: Coordinates) -> WebSocket:
-        waited, intervals = 0.0, growing_intervals(0.3, 5.0)
-        while waited < _LISTENING_SECONDS:
+    def _connected(self, at: Coordinates) -> ClientConnection:
+        unlisted, until, intervals = 0.0, math.inf, growing_intervals(0.3, 5.0)
+        while time.monotonic() < until and unlisted < _LISTENING_SECONDS:
             found = self._client.job(self.job)
-            state = found.state if found is not None else "PENDING"
-            if state not in ACTIVE:
-                raise transfer_failed(self._client.subject, f"that streams the file ended as {state}")
-            for host, port in ((host, port) for host in at.hosts for port in at.ports if state in _RUNNING):
-                with contextlib.suppress(WebSocketError):
-                    socket = WebSocket(host, port, at.secret, seconds=_CONNECT_SECONDS)
-                    socket.set_timeout(_SILENCE_SECONDS)
-                    return socket
+            if found is not None and found.state not in ACTIVE:
+                raise transfer_failed(self._client.subject, f"that streams the file ended as {found.state}")
+            if found is not None and found.state in _RUNNING:
+                until = min(until, time.monotonic() + _LISTENING_SECONDS)
+                for host, port in product(at.hosts, at.ports):
+                    if connection := connect(host, port, at.secret, self._opened):
+                        return connection
+                    if time.monotonic() > until:
+                        break
             seconds = intervals.next_pause()
             pause(seconds)
-            waited += seconds if state in _RUNNING else 0.0
+            unlisted = unlisted + seconds if found is None else 0.0
         where = f"{', '.join(at.hosts)}, ports {at.ports[0]} to {at.ports[-1]}"
         raise transfer_failed(self._client.subject, f"that streams the file cannot be reached at {where}")
 
     def send(self, content: Bytes, *, text: bool = False) -> None:
         """Send a message."""
-        assert self.socket is not None
+        from websockets.exceptions import ConnectionClosed  # start-up: as in connect()
+
         try:
-            self.socket.send(content, text=text)
-        except OSError as problem:
+            self._connection.send(content, text=text)
+        except ConnectionClosed as problem:
             raise self._lost(problem) from None
 
     def receive(self) -> bytes:
         """Return the next message, b"" after the last one."""
-        assert self.socket is not None
+        from websockets.exceptions import ConnectionClosed, ConnectionClosedOK  # start-up: as in connect()
+
         try:
-            return self.socket.receive(_MOST_MESSAGE) or b""
-        except OSError as problem:
+            return self._connection.recv(_MESSAGE_SECONDS, decode=False)
+        except ConnectionClosedOK:
+            return b""
+        except (ConnectionClosed, TimeoutError) as problem:
             raise self._lost(problem) from None
 
     def finish(self) -> None:
         """Wait until the streamer closes the connection and its job has ended. Raise the error for another end than a normal one."""
-        assert self.socket is not None
-        while self.receive():
-            pass
-        if self.socket.code not in _NORMAL:
-            raise self._lost(OSError())
+        if self.receive():
+            raise self._lost(ValueError())
         wait_for_job(self._client, self.job, "streams the file")
         self.end(cancel=False)
 
-    def _lost(self, problem: OSError) -> HibaliError:
-        """Return the error for a lost connection; it is another one if the streamer closed it with a reason, such as its limit."""
-        assert self.socket is not None
-        with contextlib.suppress(OSError):
-            while not self.socket.code and self.socket.receive(_MOST_MESSAGE) is not None:
-                pass
-        if self.socket.code:
-            reason = self.socket.reason[:300] or f"status {self.socket.code}"
+    def _lost(self, problem: Exception) -> HibaliError:
+        """End what is left. Return the error for a lost connection; it is another one if the streamer closed it with a reason, such as its limit."""
+        self.end()
+        code = self._connection.close_code or _NO_CLOSE
+        reason = printable(self._connection.close_reason or "")
+        if code != _NO_CLOSE:
             return IncompleteError(
                 "refused-by-server",
-                f"the streamer closed the connection: {reason}",
+                f"the streamer closed the connection: {reason[:300] or f'status {code}'}",
                 subject=self._client.subject,
             )
-        reason = f"the connection to the streamer was lost ({type(problem).__name__})"
+        reason = f"the connection to the streamer was lost ({type(problem.__cause__ or problem).__name__})"
         return TryLaterError("connection-lost", reason, subject=self._client.subject)
 
     def end(self, *, cancel: bool = True) -> None:
         """End the connection, and the job, which would otherwise wait for a day."""
-        if self.socket is not None:
-            self.socket.close()
+        self._opened.close()
         if cancel and not self.ended:
             with contextlib.suppress(HibaliError):
                 self._client.cancel(self.job)
