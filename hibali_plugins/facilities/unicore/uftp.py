@@ -212,7 +212,7 @@ class _Session:
         return bytes(content)
 
     def _send(self, content: memoryview, early: list[int]) -> None:
-        """Send content, and take the replies that come meanwhile off `early`; another one ends it with an error."""
+        """Send content, and take the replies that come meanwhile off `early`; another one ends it: the server has ended the part."""
         assert self._data is not None
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
@@ -220,7 +220,9 @@ class _Session:
         while content:
             ready = [] if b"\n" in self._received else poll.poll(SILENCE_SECONDS * 1000)
             if b"\n" in self._received or any(found == self._control.fileno() for found, _ in ready):
-                self._expect(early.pop(0) if early else 0)
+                if not early:
+                    return  # its replies say why, or its digest shows that the part was cut off
+                self._expect(early.pop(0))
             elif not ready:
                 raise TimeoutError
             else:
