@@ -121,6 +121,7 @@ WITHIN = (  # two stores at a time, and a third agent that passes the files on t
 )
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("transport", ["agent", "sftp"])
 def test_a_login_that_is_kept_asks_once_for_all_commands(site: CodeSite, transport: str) -> None:
     site.configure(f'transport = "{transport}"')
@@ -135,7 +136,7 @@ def test_where_no_login_is_kept_each_command_asks_once(site: CodeSite, transport
     assert site.tried == [f"code{number:04d}" for number in range(1, 1 + len(COMMANDS))]
 
 
-@pytest.mark.parametrize("persist", ["", 'persist = "no"'])
+@pytest.mark.parametrize("persist", [pytest.param("", marks=pytest.mark.heavy), 'persist = "no"'])
 def test_a_copy_within_a_site_asks_at_most_once(site: CodeSite, persist: str) -> None:
     """The agents share the one session that the server allows; also to another filesystem."""
     other = Path("/dev/shm") / f"hibali-{secrets.token_hex(8)}"
@@ -151,6 +152,7 @@ def test_a_copy_within_a_site_asks_at_most_once(site: CodeSite, persist: str) ->
     assert len(set(site.tried)) == len(site.tried) == sum(asked)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("persist", ["", 'persist = "no"'])
 def test_each_command_of_a_run_asks_at_most_once(site: CodeSite, persist: str) -> None:
     """The server allows one session at a time, also for the inputs and outputs of a run."""
@@ -187,6 +189,7 @@ def test_a_command_interrupted_at_its_prompt_sends_nothing(site: CodeSite) -> No
     assert site.tried == []
 
 
+@pytest.mark.heavy
 def test_a_transfer_that_is_interrupted_without_a_kept_login_is_resumed(site: CodeSite) -> None:
     site.configure('persist = "no"')
     config = site.hibali.home.config

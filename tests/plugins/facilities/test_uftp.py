@@ -184,6 +184,7 @@ def test_a_file_that_becomes_shorter_while_it_is_read_is_not_waited_for(place: P
     assert time.monotonic() - began < 60
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("size", [1000, 20 * MIB])
 def test_damaged_bytes_are_found(place: Place, tmp_path: Path, size: int) -> None:
     digest = make_large(tmp_path / "source/scan", size)
