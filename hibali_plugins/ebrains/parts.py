@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterator
 from typing import Any
 
-from hibali.errors import NotFoundError, TryLaterError
+from hibali.errors import IncompleteError, NotFoundError, TryLaterError
 from hibali.http.client import Bytes
 from hibali_plugins.ebrains.requests import DataProxy
 from transfers.stores.server.state_records import StateRecord
@@ -36,13 +36,26 @@ def send_in_parts(proxy: DataProxy, key: bytes, pieces: Iterator[Bytes], size: i
             record.remove()
             if kept is None:
                 raise
-            message = "the service no longer has the interrupted upload, which begins anew"
-            raise TryLaterError("busy", message, subject=proxy.subject) from None
+            raise _forgotten(proxy) from None
         parts[number : number + 1] = [(tag, digest)]
         record.write({"upload": upload, "size": size, "part_bytes": part_bytes, "parts": parts})
-    proxy.complete_parts(key, upload, [tag for tag, _ in parts])
+    try:
+        proxy.complete_parts(key, upload, [tag for tag, _ in parts])
+    except (
+        NotFoundError
+    ):  # or it was completed by a request whose answer was lost, which a second upload does not harm
+        record.remove()
+        raise _forgotten(proxy) from None
+    except IncompleteError:
+        record.remove()
+        raise
     record.remove()
     record.remove_old()
+
+
+def _forgotten(proxy: DataProxy) -> TryLaterError:
+    message = "the service no longer has the interrupted upload, which begins anew"
+    return TryLaterError("busy", message, subject=proxy.subject)
 
 
 def _kept(found: dict[str, Any], size: int, part_bytes: int) -> tuple[str, list[tuple[str, str]]] | None:

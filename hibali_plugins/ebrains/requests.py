@@ -171,12 +171,10 @@ class DataProxy(RestClient):
         return tag
 
     def complete_parts(self, key: bytes, upload: str, tags: Sequence[str]) -> None:
-        """Make the object of its parts. An upload that the service no longer has was completed by a request whose answer was lost."""
+        """Make the object of its parts. Raise `NotFoundError` if the service no longer has the upload."""
         content = {str(number): tag for number, tag in enumerate(tags, 1)}
         path, query = self._path_of_parts(key, upload), {"redirect": "false"}
-        self.repeat(
-            Call.with_json("PUT", path, content, query=query, accept=(404,), seconds=_COMPLETE_SECONDS)
-        )
+        self.repeat(Call.with_json("PUT", path, content, query=query, seconds=_COMPLETE_SECONDS))
 
     def _path_of_parts(self, key: bytes, upload: str) -> str:
         return f"{self.path_of(key)}/multipart/{quote(upload, safe='')}"

@@ -249,7 +249,7 @@ class PartsUpload(Upload):
         job = self._client.job(kept.transfer.job)
         if job is None:
             return None
-        whole = job.state in ENDED_WELL and len(kept.parts) == len(kept.transfer.parts)
+        whole = job.state in ENDED_WELL and not job.exit_code and len(kept.parts) == len(kept.transfer.parts)
         return kept if whole or job.state in ACTIVE else None
 
     def _begun(self, target: UploadTarget) -> _Kept:

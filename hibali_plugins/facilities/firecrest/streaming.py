@@ -296,6 +296,8 @@ class _Download:
             if excess > _CHUNK:
                 del self._kept[:excess]
                 self.start += excess
+        if self.start + len(self._kept) < min(offset + length, self.size):
+            raise ValueError("the streamer ended before the file did")
         if offset < self.start:
             return b""
         self.served += length

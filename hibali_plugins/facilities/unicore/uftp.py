@@ -57,6 +57,11 @@ def can_name(path: bytes) -> bool:
     return len(path) < _MOST_LINE - 64 and not re.search(r"\s(/|$)|[\r\n\0]", text)
 
 
+def _absolute(path: bytes) -> str:
+    """Return a path for the server, for which others are relative; those below `/` come without it."""
+    return "/" + path.decode().lstrip("/")
+
+
 def _shown(text: str) -> str:
     """Return what a server says, safe to print: it may repeat the secret."""
     return printable(without_secrets(text))[:_MOST_SHOWN]
@@ -323,15 +328,15 @@ class Uftp:
 
     def read(self, path: bytes, offset: int, length: int) -> bytes:
         """Read up to `length` bytes; fewer only at the end of the file."""
-        return self._tried(lambda session: session.read(path.decode(), offset, length))
+        return self._tried(lambda session: session.read(_absolute(path), offset, length))
 
     def write(self, path: bytes, offset: int, content: Bytes, *, create: bool) -> str:
         """Write a part of a file, and return its sha256; with `create` a new file in an existing folder, whose last component is a partial name."""
-        return self._tried(lambda session: session.write(path.decode(), offset, content, create=create))
+        return self._tried(lambda session: session.write(_absolute(path), offset, content, create=create))
 
     def digest(self, path: bytes, offset: int = 0, length: int = 0) -> str:
         """Return the sha256 that the server computes of a file, or of `length` > 0 bytes of it."""
-        return self._tried(lambda session: session.digest(path.decode(), offset, length))
+        return self._tried(lambda session: session.digest(_absolute(path), offset, length))
 
     def submit(self, act: Callable[..., None], *arguments: object) -> Future[None]:
         """Call `act`, which writes a part, in another thread, once fewer parts than sessions are under way: all of them are in memory."""
@@ -446,6 +451,8 @@ class Uftp:
             self._on_event(Noted(f"{self.subject}: contents of files are sent by UFTP, without encryption."))
         try:
             return _Session(host, port, secret, self.subject)
+        except UnicodeError:  # a name that cannot be looked up
+            raise self._auth.bad_answer("it has no host and secret") from None
         except OSError as problem:
             reason = f"{host}:{port}: {failed_connection(problem, '').message}"
             raise unreachable(self.subject, reason, address="setting uftp, the firewall") from None
