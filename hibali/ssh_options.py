@@ -54,10 +54,10 @@ def query_options(
 _JUMP = re.compile(r"(?:ssh://)?(?:[^@]*@)?(\[[^\]]+\]|[^:]+)(?::[0-9]+)?")
 
 
-def jump_hosts(options: SshOptions) -> list[str]:
-    """Return the hosts through which ssh with these options reaches its host (ssh_config(5), ProxyJump)."""
-    found = map(_JUMP.fullmatch, options.first("proxyjump").split(","))
-    return [jump[1].strip("[]") for jump in found if jump]
+def with_jump_hosts(options: SshOptions, query: Callable[[str], SshOptions]) -> list[SshOptions]:
+    """Return the options for a host, and those for the hosts through which ssh reaches it (ssh_config(5), ProxyJump)."""
+    jumps = map(_JUMP.fullmatch, options.first("proxyjump").split(","))
+    return [options, *(query(jump[1].strip("[]")) for jump in jumps if jump)]
 
 
 def is_known_host(options: SshOptions, host: str, expand: Callable[[str], str]) -> bool | None:

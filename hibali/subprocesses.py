@@ -34,7 +34,6 @@ _PIPE_BYTES = 1024 * 1024  # Linux's default limit for users
 _STDERR_TAIL_BYTES = 64 * 1024
 _MOST_OUTPUT = 512 * 1024 * 1024  # `git ls-files` of some million names
 _PARENT_GUARD = str(Path(__file__).with_name("parent_guard.py"))
-_PIECE_BYTES = 64 * 1024
 _POLL_SECONDS = 0.25
 _KILL_SECONDS = 5.0
 _PATIENCE_SECONDS = 1.2  # an interrupted command ends within two seconds
@@ -374,57 +373,6 @@ class SocketProcess:
     def kill(self) -> None:
         """Kill it, without waiting."""
         _send_kill(self._process)
-
-
-class SocketStreams:
-    """The same for a program whose standard input and output are its own."""
-
-    def __init__(self, process: ProcessStreams, connection: socket.socket) -> None:
-        """Connect them; the caller closes its own end of the connection."""
-        self._process = process
-        self._connection = connection.dup()
-        self._is_closed = False  # by who connected here, before all output was sent
-        self._threads = [
-            threading.Thread(target=copy, name="tunnel", daemon=True)
-            for copy in (self._send_output, self._pass_input)
-        ]
-        for thread in self._threads:
-            thread.start()
-
-    def _pass_input(self) -> None:
-        with contextlib.suppress(OSError, ValueError):
-            while content := self._connection.recv(_PIECE_BYTES):
-                view = memoryview(content)
-                while view:
-                    view = view[self._process.stdin.write(view) :]
-        with contextlib.suppress(OSError):
-            self._process.stdin.close()
-
-    def _send_output(self) -> None:
-        with contextlib.suppress(OSError, ValueError):
-            while content := self._process.stdout.read(_PIECE_BYTES):
-                try:
-                    self._connection.sendall(content)
-                except OSError:
-                    self._is_closed = True
-                    self._process.kill()
-                    break
-        with contextlib.suppress(OSError):
-            self._connection.shutdown(1)  # no more output; there may be more input
-
-    def wait(self) -> tuple[int, bytes]:
-        """See SocketProcess."""
-        for thread in self._threads:
-            thread.join()
-        self._connection.close()
-        code = self._process.end()
-        return (0, b"") if self._is_closed else (code, self._process.errors)
-
-    def kill(self) -> None:
-        """See SocketProcess."""
-        self._process.kill()
-        with contextlib.suppress(OSError):
-            self._connection.shutdown(2)  # both directions, which ends the threads
 
 
 class BackgroundProcess:

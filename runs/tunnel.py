@@ -16,7 +16,7 @@ from hibali.errors import HibaliError, RefusedError, TryLaterError, UsageError
 from hibali.events import Listener, Noted
 from hibali.retry import growing_intervals
 from hibali.ssh.sessions import Login
-from hibali.subprocesses import SocketProcess, SocketStreams
+from hibali.subprocesses import ProcessStreams, SocketProcess
 from hibali.system_errors import reason_of
 from runs.model import Run, State
 from runs.monitor import TaskIsOverError, look_until, wait_for_end
@@ -134,11 +134,11 @@ def _forwarding(login: Login, settings: SshSettings, node: str, port: int) -> Fo
         return lambda connection: SocketProcess(argv, connection)
     command = f"exec {settings.python} -I -S -c {shlex.quote(_CONNECT)} {shlex.quote(node)} {port:d}"
 
-    def carry(connection: socket.socket) -> SocketStreams:
+    def carry(connection: socket.socket) -> _Copying:
         process = start_in_session(login, command)
         if process is None:
             raise TryLaterError("connection-lost", "the login has ended", subject=login.host)
-        return SocketStreams(process, connection)
+        return _Copying(process, connection)
 
     return carry
 
@@ -165,6 +165,7 @@ class _JobWatch:
 
 LOOPBACK = "127.0.0.1"
 _BACKLOG = 32
+_PIECE_BYTES = 64 * 1024
 
 # Connects its input and output to a port, as `ssh -W` does, with Python 3.6; the other side may go on after one has ended.
 _CONNECT = """
@@ -195,7 +196,59 @@ sender.join()
 os._exit(0)
 """
 
-Forward = Callable[[socket.socket], SocketProcess | SocketStreams]
+
+class _Copying:
+    """What SocketProcess is, for a program at a host: two threads copy between it and the connection."""
+
+    def __init__(self, process: ProcessStreams, connection: socket.socket) -> None:
+        """Connect them; the caller closes its own end of the connection."""
+        self._process = process
+        self._connection = connection.dup()
+        self._is_closed = False  # by who connected here, before all output was sent
+        self._threads = [
+            threading.Thread(target=copy, name="tunnel", daemon=True)
+            for copy in (self._send_output, self._pass_input)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _pass_input(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            while content := self._connection.recv(_PIECE_BYTES):
+                view = memoryview(content)
+                while view:
+                    view = view[self._process.stdin.write(view) :]
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+
+    def _send_output(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            while content := self._process.stdout.read(_PIECE_BYTES):
+                try:
+                    self._connection.sendall(content)
+                except OSError:
+                    self._is_closed = True
+                    self._process.kill()
+                    break
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_WR)  # there may be more input
+
+    def wait(self) -> tuple[int, bytes]:
+        """See SocketProcess."""
+        for thread in self._threads:
+            thread.join()
+        self._connection.close()
+        code = self._process.end()
+        return (0, b"") if self._is_closed else (code, self._process.errors)
+
+    def kill(self) -> None:
+        """See SocketProcess."""
+        self._process.kill()
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)  # which ends the threads
+
+
+Forward = Callable[[socket.socket], SocketProcess | _Copying]
 
 
 class Tunnel:
@@ -218,7 +271,7 @@ class Tunnel:
         self._forward = forward
         self._on_event = on_event
         self._reasons: set[str] = set()
-        self._open: set[SocketProcess | SocketStreams] = set()
+        self._open: set[SocketProcess | _Copying] = set()
         self._guard = threading.Lock()
         self._closed = False
         self._listener = _listen(local_port)

@@ -29,7 +29,7 @@ from hibali.ssh.certificates import SiteCertificate
 from hibali.ssh.explain import SESSION_LIMIT, ended_session, explain_ssh
 from hibali.ssh.gsi import ready_proxy
 from hibali.ssh.login_pace import LoginPace
-from hibali.ssh_options import SshOptions, jump_hosts, query_options
+from hibali.ssh_options import SshOptions, query_options, with_jump_hosts
 from hibali.workers import worker_number
 
 # What ssh prints after a login without a proxy, at LogLevel VERBOSE (sshconnect2.c, ssh_userauth2).
@@ -255,11 +255,8 @@ class Login:
         if self._settings.auth == "gsi":
             self._made_proxy = ready_proxy(self._settings.proxy, subject=self.host).made
         elif self._settings.certificate is not None:
-            options = self._configured()
-            hops = [
-                options,
-                *map(functools.partial(_query_once, self._settings.command), jump_hosts(options)),
-            ]
+            query = functools.partial(_query_once, self._settings.command)
+            hops = with_jump_hosts(self._configured(), query)
             certificate = SiteCertificate(self._settings.certificate, hops, subject=self.host)
             certificate.ensure(may_prompt=self._may_prompt(), on_event=self._on_event)
 

@@ -276,7 +276,8 @@ def add_and_check(common: Common, name: str, **options: Any) -> int | None:
     """Add a site to config.toml, and check that it responds."""
     replace, check = options.pop("replace"), not options.pop("no_check")
     dry_run = options.pop("dry_run")
-    tables = _filled(common, name, site_table(name, options)) if check else {name: site_table(name, options)}
+    given = site_table(name, options)
+    tables = _filled(common, name, given) if check else {name: given}
     if dry_run:
         for each, table in tables.items():
             plan_site(common.config, each, table, replace=replace)

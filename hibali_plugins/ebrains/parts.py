@@ -41,10 +41,9 @@ def send_in_parts(proxy: DataProxy, key: bytes, pieces: Iterator[Bytes], size: i
         record.write({"upload": upload, "size": size, "part_bytes": part_bytes, "parts": parts})
     try:
         proxy.complete_parts(key, upload, [tag for tag, _ in parts])
-    except (
-        NotFoundError
-    ):  # or it was completed by a request whose answer was lost, which a second upload does not harm
+    except NotFoundError:
         record.remove()
+        # or the answer to an earlier completion was lost, which a second upload does not harm
         raise _forgotten(proxy) from None
     except IncompleteError:
         record.remove()

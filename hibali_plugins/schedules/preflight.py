@@ -25,8 +25,8 @@ from hibali.ssh_options import (
     agent_socket,
     certificate_files,
     is_known_host,
-    jump_hosts,
     query_options,
+    with_jump_hosts,
 )
 from hibali_plugins.schedules.environment import (
     Credential,
@@ -339,7 +339,7 @@ def _login_method(
     query = partial(query_options, site.ssh.command, environment=environment)
     try:
         options = query(host)
-        hops = [options, *map(query, jump_hosts(options))]
+        hops = with_jump_hosts(options, query)
     except HibaliError:
         return None  # the login reports the problem
     if not options:

@@ -16,7 +16,7 @@ from hibali.events import Listener
 from hibali.plugins import load
 from hibali.ssh.certificates import SiteCertificate
 from hibali.ssh.gsi import format_time_left, ready_proxy, seconds_left
-from hibali.ssh_options import SshOptions, is_known_host, jump_hosts, query_options
+from hibali.ssh_options import SshOptions, is_known_host, query_options, with_jump_hosts
 from hibali.system_errors import reason_of
 from hibali.text import one_line, printable
 from runs.doctor_steps import StepList
@@ -200,7 +200,7 @@ def check_proxy(checks: StepList, ssh: SshSettings, subject: str) -> bool:
 
 def check_certificate(checks: StepList, ssh: SshSettings, options: SshOptions, subject: str) -> None:
     """Add the step `certificate` after a login, if ssh may have used one."""
-    hops = [options, *map(partial(query_options, ssh.command), jump_hosts(options))]
+    hops = with_jump_hosts(options, partial(query_options, ssh.command))
     found = SiteCertificate(ssh.certificate, hops, subject=subject).read()
     if found is None:
         return

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,6 +64,29 @@ class RestSite:
     def created(self) -> Counter[str]:
         """Return how many jobs were created, by the mark of their run."""
         return Counter(self.double.names())
+
+
+class SiteCommands:
+    """hibali with the one site `NAME`."""
+
+    def __init__(self, hibali: Any, table: str) -> None:
+        self.hibali = hibali
+        self.set_table(table)
+
+    def set_table(self, table: str) -> None:
+        """Write config.toml with this table of the site."""
+        self.table = table
+        config: Path = self.hibali.home.config
+        config.write_text(f"version = 1\n[sites.{NAME}]\n{table}")
+        config.chmod(0o600)
+
+    def kill_when(self, reached: Callable[[], bool], *words: object) -> int:
+        """Start a command, kill it when this is reached, and return its exit code."""
+        process = self.hibali.start(*words)
+        while process.poll() is None and not reached():
+            time.sleep(0.005)
+        process.send_signal(signal.SIGKILL)
+        return int(process.wait())
 
 
 def open_site(request: pytest.FixtureRequest, service: str) -> RestSite:

@@ -13,6 +13,7 @@ import struct
 import subprocess
 import sys
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from typing import Any, BinaryIO, Callable, Deque, Dict, Union
 
@@ -135,7 +136,7 @@ class Stream(object):
             self._target.close()
 
 
-class Session(object):
+class Session(ABC):
     """The streams of one session, at either end."""
 
     def __init__(self, source: BinaryIO, target: BinaryIO) -> None:
@@ -181,9 +182,9 @@ class Session(object):
             elif kind == CLOSED or content:
                 stream.arrive(content if kind == BYTES else b"")
 
+    @abstractmethod
     def handle(self, kind: bytes, number: int, content: Content) -> None:
         """Handle a frame that is only for this end. Raises `StreamError` for others."""
-        raise NotImplementedError
 
     def _read(self, length: int) -> bytearray:
         """Read this many bytes; fewer at the end of the session."""

@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 from hibali.config.model import Site
 from hibali.errors import UsageError
 from hibali.plugins import load
-from hibali.ssh_options import jump_hosts, query_options
+from hibali.ssh_options import query_options, with_jump_hosts
 from hibali.subprocesses import has_terminal
 
 
@@ -56,8 +56,7 @@ def _renew_certificate(site: Site) -> LoginResult | None:
     from hibali.ssh.certificates import SiteCertificate  # start-up: only for sites with certificates
 
     query = partial(query_options, site.ssh.command)
-    options = query(site.ssh.host)
-    hops = [options, *map(query, jump_hosts(options))]
+    hops = with_jump_hosts(query(site.ssh.host), query)
     certificate = SiteCertificate(site.ssh.certificate, hops, subject=site.name)
     renewed = certificate.ensure(may_prompt=has_terminal())
     valid = certificate.read()

@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import signal
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ import pytest
 
 from tests.services import rest
 from tests.support.folders import removed_folders
-from tests.support.rest_sites import NAME, SERVICES, RestSite, open_site
+from tests.support.rest_sites import NAME, SERVICES, RestSite, SiteCommands, open_site
 
 MIB = 1024 * 1024
 LARGE = int(os.environ.get("HIBALI_REST_LARGE_MIB", "72"))  # 1024 for the figures of the closing notes
@@ -25,28 +23,13 @@ WINDOW = (
 )
 
 
-class Place:
+class Place(SiteCommands):
     """hibali with one site that is reached through a service."""
 
     def __init__(self, hibali: Any, site: RestSite) -> None:
-        self.hibali = hibali
+        super().__init__(hibali, site.table())
         self.site = site
         self.double = site.double
-        self.set_table(site.table())
-
-    def set_table(self, table: str) -> None:
-        """Write config.toml with this table of the site."""
-        config: Path = self.hibali.home.config
-        config.write_text(f"version = 1\n[sites.{NAME}]\n{table}")
-        config.chmod(0o600)
-
-    def kill_when(self, reached: Callable[[], bool], *words: object) -> int:
-        """Start a command, kill it when this is reached, and return its exit code."""
-        process = self.hibali.start(*words)
-        while process.poll() is None and not reached():
-            time.sleep(0.02)
-        process.send_signal(signal.SIGKILL)
-        return int(process.wait())
 
     @property
     def moved(self) -> int:

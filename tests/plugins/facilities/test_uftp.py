@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,37 +17,21 @@ from tests.services.session import REPOSITORY
 from tests.services.uftp import UftpSite
 from tests.services.unicore import Unicore
 from tests.support.requirements import skip_or_fail
-from tests.support.rest_sites import NAME, open_site
+from tests.support.rest_sites import NAME, SiteCommands, open_site
 
 MIB = 1024 * 1024
 SIZE = 72 * MIB
 
 
-class Place:
+class Place(SiteCommands):
     """hibali with a UNICORE site and its UFTP server, behind a relay."""
 
     def __init__(self, hibali: Any, unicore: Unicore, uftp: UftpSite, table: str) -> None:
-        self.hibali = hibali
+        head = "[sites.far.unicore]\n"
+        super().__init__(hibali, table.replace(head, head + uftp.setting))
         self.unicore = unicore
         self.uftp = uftp
         self.relay, self.auth = uftp.relay, uftp.auth
-        head = "[sites.far.unicore]\n"
-        self.set_table(table.replace(head, head + uftp.setting))
-
-    def set_table(self, table: str) -> None:
-        """Write config.toml with this table of the site."""
-        self.table = table
-        config: Path = self.hibali.home.config
-        config.write_text(f"version = 1\n[sites.{NAME}]\n{table}")
-        config.chmod(0o600)
-
-    def kill_when(self, reached: Callable[[], bool], *words: object) -> int:
-        """Start a command, kill it when this is reached, and return its exit code."""
-        process = self.hibali.start(*words)
-        while process.poll() is None and not reached():
-            time.sleep(0.005)
-        process.send_signal(signal.SIGKILL)
-        return int(process.wait())
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hibali.ssh_options import SshOptions, is_known_host, jump_hosts
+from hibali.ssh_options import SshOptions, is_known_host, with_jump_hosts
 
 _KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl"
 
@@ -30,7 +30,15 @@ def test_options_have_all_values_and_none_where_ssh_prints_none() -> None:
     ("[2001:db8::1]:2222", ["2001:db8::1"]),
 ])  # fmt: skip
 def test_jump_hosts_are_named_without_account_and_port(jump: str, hosts: list[str]) -> None:
-    assert jump_hosts(SshOptions(b"hostname a\nproxyjump " + jump.encode())) == hosts
+    asked: list[str] = []
+
+    def query(host: str) -> SshOptions:
+        asked.append(host)
+        return SshOptions(b"hostname " + host.encode())
+
+    options = SshOptions(b"hostname a\nproxyjump " + jump.encode())
+    assert [each.first("hostname") for each in with_jump_hosts(options, query)] == ["a", *hosts]
+    assert asked == hosts
 
 
 @pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="needs ssh-keygen")
