@@ -80,7 +80,7 @@ class _Session:
     def __init__(self, host: str, port: int, secret: str, subject: str) -> None:
         """Connect, log in, and open the data connection."""
         self._subject = subject
-        self._until = time.monotonic() + request_timeout(0)
+        self._until = time.monotonic() + CONNECT_SECONDS
         self._received = bytearray()
         self._data: socket.socket | None = None
         self._control = socket.create_connection((host, port), CONNECT_SECONDS)
@@ -321,6 +321,8 @@ class Uftp:
         self._noted = self._closed = False
         self._pool = ThreadPoolExecutor(SESSIONS, thread_name_prefix="uftp")
         self._room = threading.BoundedSemaphore(SESSIONS)
+        # UFTPD 3.5.3 forks for each login while its other threads may hold the lock of its log: such a session never answers
+        self._logging_in = threading.Lock()
 
     def version(self) -> str:
         """Return what the server calls itself."""
@@ -403,7 +405,8 @@ class Uftp:
         """Open a session; return None if that failed and others are open: then there are as many as the server allows."""
         session = None
         try:
-            session = self._connect()
+            with self._logging_in:
+                session = self._connect()
             return session
         except TryLaterError:
             with self._changed:
