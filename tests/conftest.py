@@ -13,7 +13,12 @@ import tempfile
 import pytest
 from hypothesis import settings
 
-pytest_plugins = ["tests.services.fixtures", "tests.time_budget", "tests.untouched_home"]
+pytest_plugins = [
+    "tests.support.requirements",
+    "tests.services.fixtures",
+    "tests.time_budget",
+    "tests.untouched_home",
+]
 
 # Variables that the caller's shell may set and that change results: a git hook sets its repository, a terminal its width.
 # Proxy variables stay, because tests may install packages; the tests' servers are on loopback and need no proxy.

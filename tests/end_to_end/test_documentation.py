@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from tests.support.command_tree import misunderstood
 from tests.support.documented_commands import REPOSITORY, calls_in_line, calls_of_hibali, is_as_shown, pages
 from tests.support.error_codes import error_codes
 from tests.support.folders import describes_all, removed_folders
+from tests.support.requirements import require_prepared
 
 SPHINX = REPOSITORY / ".cache/docs/bin/python"
 _OUR_FILE = re.compile(
@@ -177,9 +177,7 @@ def _dead_links(site: Path) -> Iterator[str]:
 @pytest.mark.heavy
 @pytest.mark.timeout(900)
 def test_the_site_builds_without_warnings_and_broken_links() -> None:
-    if not SPHINX.exists():
-        assert not os.environ.get("CI"), "Sphinx could not be installed"
-        pytest.skip("Sphinx is not installed: sh tests/prepare.sh docs")
+    require_prepared(SPHINX, "docs")
     done = subprocess.run(
         ["sh", "docs/build.sh"], cwd=REPOSITORY, capture_output=True, text=True, timeout=800, check=False
     )

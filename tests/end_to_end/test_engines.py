@@ -13,7 +13,7 @@ from tests.end_to_end.run_tools import Bench
 from tests.services.session import REPOSITORY
 from tests.support.external_programs import calls_of, environment_with_hibali
 from tests.support.folders import describes_all
-from tests.support.requirements import skip_or_fail
+from tests.support.requirements import require_prepared
 
 _PAGE = REPOSITORY / "docs" / "workflow-engines.md"
 
@@ -32,8 +32,7 @@ def recipe(heading: str) -> str:
 @pytest.mark.parametrize(("heading", "engine"), [("Parsl", "parsl"), ("Dask", "dask")])
 def test_a_task_of_an_engine_calls_hibali(hibali: Any, heading: str, engine: str) -> None:
     python = REPOSITORY / ".cache" / engine / "bin" / "python"
-    if not python.exists():
-        skip_or_fail(f"{engine}: sh tests/prepare.sh {engine}")
+    require_prepared(python, engine)
     bench = Bench(hibali)
     bench.add_local_site()
     for name in ("one", "two"):

@@ -15,7 +15,7 @@ from tests.end_to_end.run_tools import Bench
 from tests.services.session import REPOSITORY
 from tests.support import science
 from tests.support.browser import browser
-from tests.support.requirements import skip_or_fail
+from tests.support.requirements import require_prepared
 
 DRAW = "HIBALI_PICTURES" in os.environ  # HIBALI_PICTURES=1 redraws the picture of the page
 PYTHON = REPOSITORY / ".cache/science/bin/python"
@@ -25,8 +25,7 @@ SOURCES = REPOSITORY / "docs/notebooks"
 @pytest.fixture
 def bench(hibali: Any, ssh_server: Any) -> Bench:
     """Return the ssh site `juwels`, at which python3 has nibabel, and the trusted pipeline."""
-    if not PYTHON.exists():
-        skip_or_fail("Jupyter: sh tests/prepare.sh science")
+    require_prepared(PYTHON, "science")
     made = Bench(hibali, json.loads((SOURCES / "threshold.json").read_text()))
     command = ", ".join(f'"{word}"' for word in ssh_server.command)
     made.add_site(

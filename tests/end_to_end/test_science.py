@@ -9,7 +9,7 @@ import pytest
 
 from tests.services.session import REPOSITORY
 from tests.support import science
-from tests.support.requirements import skip_or_fail
+from tests.support.requirements import require_prepared
 from tests.support.transfers import Transfers
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(900)]
@@ -20,8 +20,7 @@ PYTHON = REPOSITORY / ".cache/science/bin/python"
 @pytest.fixture
 def place(transfers_to: Any) -> Transfers:
     """Return the ssh site `there`, whose folder `data` has one file."""
-    if not PYTHON.exists():
-        skip_or_fail("pandas and zarr: sh tests/prepare.sh science")
+    require_prepared(PYTHON, "science")
     place: Transfers = transfers_to("ssh")
     place.place.plant("data", {b"large": b"A" * science.SIZE})
     return place

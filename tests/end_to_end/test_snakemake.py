@@ -13,7 +13,7 @@ import pytest
 from tests.end_to_end.run_tools import Bench
 from tests.services.session import REPOSITORY
 from tests.support.external_programs import calls_of, environment_with_hibali
-from tests.support.requirements import skip_or_fail
+from tests.support.requirements import require_prepared
 
 _SNAKEMAKE = REPOSITORY / ".cache" / "snakemake" / "bin" / "snakemake"
 _SNAKEFILE = """
@@ -63,8 +63,7 @@ def bench(hibali: Any) -> Bench:
 @pytest.fixture
 def snakemake(bench: Bench) -> Callable[..., str]:
     """Return a function that runs Snakemake and returns its output; each call of hibali is logged in `calls`."""
-    if not _SNAKEMAKE.exists():
-        skip_or_fail("snakemake: sh tests/prepare.sh snakemake")
+    require_prepared(_SNAKEMAKE, "snakemake")
     environment = environment_with_hibali(bench, _SNAKEMAKE.parent)
 
     def run(*more: str) -> str:

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.requirements import require_prepared
+
 CLONE = Path(__file__).resolve().parents[2]
 
 pytestmark = pytest.mark.heavy
@@ -92,9 +94,7 @@ def test_the_wheel_contains_all_that_hibali_needs(tmp_path: Path) -> None:
 @pytest.mark.parametrize("words", [("pipx", "install", "--quiet"), ("uv", "tool", "install", "--quiet")])
 def test_the_wheel_can_be_installed_with_pipx_or_uv(tmp_path: Path, words: tuple[str, ...]) -> None:
     program = CLONE / ".cache/delivery/bin" / words[0]
-    if not program.exists():
-        assert not os.environ.get("CI"), "pipx and uv could not be installed"
-        pytest.skip("pipx and uv are not installed: sh tests/prepare.sh delivery")
+    require_prepared(program, "delivery")
     wheel, _ = build(tmp_path / "dist")
     places = ("PIPX_HOME", "PIPX_BIN_DIR", "PIPX_MAN_DIR", "UV_TOOL_DIR", "UV_TOOL_BIN_DIR")
     env = {**os.environ, **{name: str(tmp_path / name) for name in places}, "HOME": str(tmp_path)}

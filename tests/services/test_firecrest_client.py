@@ -17,7 +17,7 @@ from runs.services.base import open_host
 from tests.end_to_end.run_tools import Bench
 from tests.services.firecrest import Firecrest
 from tests.services.session import REPOSITORY
-from tests.support.requirements import skip_or_fail
+from tests.support.requirements import require_prepared
 from tests.support.rest_sites import NAME, open_site
 
 pytestmark = pytest.mark.heavy
@@ -57,8 +57,7 @@ class PyFirecrest:
 
 @pytest.fixture
 def client(firecrest: Firecrest) -> PyFirecrest:
-    if not _PYTHON.exists():
-        skip_or_fail("pyfirecrest: sh tests/prepare.sh rest")
+    require_prepared(_PYTHON, "rest")
     return PyFirecrest(firecrest)
 
 

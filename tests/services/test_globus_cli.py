@@ -11,7 +11,7 @@ import pytest
 
 from tests.services.globus import Globus
 from tests.services.session import REPOSITORY
-from tests.support.requirements import skip_or_fail
+from tests.support.requirements import require_prepared
 
 _CLI = REPOSITORY / ".cache" / "globus" / "bin" / "globus"
 
@@ -19,8 +19,7 @@ _CLI = REPOSITORY / ".cache" / "globus" / "bin" / "globus"
 @pytest.fixture
 def cli(globus: Globus, tmp_path: Path) -> Callable[..., str]:
     """Run globus-cli and return its output as JSON or text; fail on an unexpected exit code."""
-    if not _CLI.exists():
-        skip_or_fail("globus-cli: sh tests/prepare.sh globus")
+    require_prepared(_CLI, "globus")
     environment = {
         **globus.env,
         "HOME": str(tmp_path / "home"),

@@ -23,7 +23,7 @@ from tests.services.iri import COMPUTE, FILESYSTEM, Iri
 from tests.services.oidc import Oidc
 from tests.services.session import REPOSITORY
 from tests.services.slurm import Slurm
-from tests.support.requirements import skip_or_fail
+from tests.support.requirements import require_prepared
 from tests.support.rest_sites import NAME, iri_site
 
 pytestmark = pytest.mark.heavy
@@ -113,8 +113,7 @@ class Client:
 
 @pytest.fixture(params=[1, 2])
 def facility(request: pytest.FixtureRequest, slurm: Slurm, oidc: Oidc, tmp_path: Path) -> Iterator[Iri]:
-    if not _PYTHON.exists():
-        skip_or_fail("clients of IRI: sh tests/prepare.sh rest")
+    require_prepared(_PYTHON, "rest")
     double = Iri(tmp_path / "iri", slurm, request.param)
     double.accepts = lambda token: token == double.token or oidc.accepts(token)
     double.polls = 1

@@ -15,7 +15,7 @@ from runs.services.base import open_host
 from tests.end_to_end.run_tools import Bench
 from tests.services.session import REPOSITORY
 from tests.services.unicore import Unicore
-from tests.support.requirements import skip_or_fail
+from tests.support.requirements import require_prepared
 from tests.support.rest_sites import NAME, open_site
 
 pytestmark = pytest.mark.heavy
@@ -46,8 +46,7 @@ class PyUnicore:
 
 @pytest.fixture
 def client(unicore: Unicore) -> PyUnicore:
-    if not _PYTHON.exists():
-        skip_or_fail("pyunicore: sh tests/prepare.sh rest")
+    require_prepared(_PYTHON, "rest")
     return PyUnicore(unicore)
 
 

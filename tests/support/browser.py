@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.services.session import REPOSITORY
-from tests.support.requirements import skip_or_fail
+from tests.support.requirements import require_prepared, skip_or_fail
 
 _TIMEOUT = 90.0  # seconds; its start is slow on a busy machine
 _AXE = REPOSITORY / ".cache" / "axe"
@@ -119,8 +119,7 @@ def browser(profile: Path) -> Iterator[Browser]:
     program = shutil.which("chromium")
     if program is None:
         skip_or_fail("chromium is not installed")
-    if not _AXE.exists():
-        skip_or_fail("axe-core: sh tests/prepare.sh axe")
+    require_prepared(_AXE, "axe")
     try:
         made = _start(program, profile / "1")
     except (ConnectionError, BrokenPipeError):

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from tests.support.requirements import skip_or_fail
+from tests.support.requirements import require_prepared
 
 _PYTHON = Path(__file__).resolve().parents[2] / ".cache" / "crates" / "bin" / "python"
 _SCRIPT = Path(__file__).with_name("validate_crate.py")
@@ -22,8 +22,7 @@ def crate_issues(crate: Path) -> list[dict[str, Any]]:
     """Return all required, recommended and optional issues; skip the test without the validator."""
     import rocrate
 
-    if not has_validator():
-        skip_or_fail("roc-validator: sh tests/prepare.sh crates")
+    require_prepared(_PYTHON, "crates")
     terms = Path(rocrate.__file__).parent / "data" / "ro-crate.jsonld"
     finished = subprocess.run(
         [_PYTHON, _SCRIPT, crate, terms], capture_output=True, text=True, check=False, timeout=120

@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.services.podman import write_tools
 from tests.services.processes import MissingPackageError, program
 from tests.services.session import REPOSITORY
-from tests.support.requirements import skip_or_fail
+from tests.support.requirements import require_prepared, skip_or_fail
 
 PROGRAMS = REPOSITORY / ".cache" / "podman-hpc" / "bin"
 # Debian's mksquashfs is not static, and before 4.6 has no -xattrs-exclude: a script in its place calls that in the image
@@ -18,8 +18,7 @@ _MKSQUASHFS = '#!/bin/sh\nexec /bin/mksquashfs "$1" "$2" -no-progress -comp lz4 
 
 def podman_hpc_environment(folder: Path, path: str) -> dict[str, str]:
     """Return the variables with which podman-hpc has its stores in the folder; skip the test where it is not prepared."""
-    if not (PROGRAMS / "podman-hpc").exists():
-        skip_or_fail("podman-hpc: sh tests/prepare.sh podman-hpc")
+    require_prepared(PROGRAMS / "podman-hpc", "podman-hpc")
     try:
         runc = program("runc", "runc")
         for name, package in (("fuse-overlayfs", "fuse-overlayfs"), ("squashfuse_ll", "squashfuse")):

@@ -14,7 +14,7 @@ from typing import Any
 from tests.services.processes import end_all
 from tests.services.session import REPOSITORY
 from tests.services.sshd import SshServer, start_sshd
-from tests.support.requirements import skip_or_fail
+from tests.support.requirements import require_prepared
 
 ENVIRONMENT = REPOSITORY / ".cache" / "snakemake"
 PLUGINS = ("storage", "executor")
@@ -65,8 +65,7 @@ class Snakemake:
 
 def snakemake_in(hibali: Any, snakefile: str) -> Snakemake:
     """Return Snakemake in a new folder of the test, with the test's sites; skip the test where it is not prepared."""
-    if not (ENVIRONMENT / "bin" / "snakemake").exists():
-        skip_or_fail("snakemake: sh tests/prepare.sh snakemake")
+    require_prepared(ENVIRONMENT / "bin" / "snakemake", "snakemake")
     folder = hibali.home.folder / "workflow"
     folder.mkdir()
     (folder / "Snakefile").write_text(snakefile)

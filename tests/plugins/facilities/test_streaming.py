@@ -16,7 +16,7 @@ import pytest
 
 from hibali_plugins.facilities.firecrest.streaming import read_coordinates
 from tests.services.firecrest import STREAMER, Firecrest
-from tests.services.fixtures import skip_or_fail
+from tests.support.requirements import require_prepared
 from tests.support.rest_sites import NAME, RestSite, open_site
 
 MIB = 1024 * 1024
@@ -52,8 +52,8 @@ class Place:
 
 @pytest.fixture
 def place(request: pytest.FixtureRequest) -> Place:
-    if not STREAMER.exists():
-        skip_or_fail("the streamer of FirecREST: sh tests/prepare.sh rest")
+    if request.node.get_closest_marker("heavy"):  # the others end before a job starts it
+        require_prepared(STREAMER, "rest")
     site = open_site(request, "firecrest")
     return Place(request.getfixturevalue("hibali"), site)
 
@@ -200,6 +200,7 @@ def test_texts_that_are_no_coordinates_are_refused(text: str) -> None:
         read_coordinates(text, is_local=True)
 
 
+@pytest.mark.heavy
 def test_odd_coordinates_end_the_job_and_name_what_is_wrong(place: Place, tmp_path: Path) -> None:
     (tmp_path / "large").write_bytes(os.urandom(6 * MIB))
     place.double.coordinates = {"ports": [1, 65535]}

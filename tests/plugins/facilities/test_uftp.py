@@ -16,7 +16,7 @@ from tests.plugins.facilities.test_data import CONTENTS, digest_of, make_tree, r
 from tests.services.session import REPOSITORY
 from tests.services.uftp import UftpSite
 from tests.services.unicore import Unicore
-from tests.support.requirements import skip_or_fail
+from tests.support.requirements import require_prepared
 from tests.support.rest_sites import NAME, SiteCommands, open_site
 
 MIB = 1024 * 1024
@@ -262,8 +262,7 @@ def test_the_site_is_checked(place: Place) -> None:
 def test_pyuftp_and_hibali_read_what_the_other_wrote(place: Place, tmp_path: Path) -> None:
     """The unmodified pyuftp 1.1.1 uses one session for each thread, PASV and MD5; several streams where the server allows them."""
     program = REPOSITORY / ".cache" / "rest" / "bin" / "pyuftp"
-    if not program.exists():
-        skip_or_fail("pyuftp: sh tests/prepare.sh rest")
+    require_prepared(program, "rest")
     there = f"{place.uftp.url}:{place.unicore.home}/data"
     place.auth.address = place.uftp.server  # PASV names a port that the relay does not pass on
 

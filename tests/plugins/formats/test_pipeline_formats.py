@@ -17,7 +17,7 @@ from registry.descriptor import read_descriptor
 from tests.end_to_end.run_tools import Bench
 from tests.plugins.formats.conversions import run_here, show_program
 from tests.services.session import REPOSITORY
-from tests.support.requirements import skip_or_fail
+from tests.support.requirements import require_prepared
 
 CWLTOOL = REPOSITORY / ".cache" / "cwl" / "bin" / "cwltool"
 DOCOPT = '''"""Count.
@@ -206,8 +206,7 @@ def test_a_pipeline_is_exported(hibali: Any) -> None:
 
 def run_cwltool(folder: Path, document: dict[str, Any] | str, job: dict[str, Any]) -> dict[str, Any]:
     """Validate and run a CWL document, and return its outputs."""
-    if not CWLTOOL.exists():
-        skip_or_fail("cwltool is not installed: sh tests/prepare.sh cwl")
+    require_prepared(CWLTOOL, "cwl")
     folder.mkdir()
     tool, values = folder / "tool.cwl", folder / "job.json"
     tool.write_text(document if isinstance(document, str) else json.dumps(document))

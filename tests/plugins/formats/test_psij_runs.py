@@ -11,7 +11,7 @@ import pytest
 
 from tests.end_to_end.run_tools import Bench
 from tests.services.session import REPOSITORY
-from tests.support.requirements import skip_or_fail
+from tests.support.requirements import require_prepared
 
 pytestmark = pytest.mark.heavy
 
@@ -34,8 +34,7 @@ TOOL = {
 
 def psij(folder: Path, text: str) -> str:
     """Run a program with psij-python; return what it printed."""
-    if not _PYTHON.exists():
-        skip_or_fail("psij-python is missing: run `sh tests/prepare.sh psij`")
+    require_prepared(_PYTHON, "psij")
     done = subprocess.run(
         [
             _PYTHON,

@@ -17,7 +17,7 @@ import pytest
 
 from tests.end_to_end.run_tools import Bench, doing
 from tests.services.session import REPOSITORY
-from tests.support.requirements import skip_or_fail
+from tests.support.requirements import require_prepared
 from tests.support.waiting import wait_for
 
 PYTHON = REPOSITORY / ".cache/science/bin/python"
@@ -54,8 +54,7 @@ class Notebook:
 @pytest.fixture
 def bench(hibali: Any, slurm: Any) -> Iterator[Bench]:
     """Return a cluster with Jupyter, and a folder of data."""
-    if not (PYTHON.parent / "jupyter-server").exists():
-        skip_or_fail("Jupyter: sh tests/prepare.sh science")
+    require_prepared(PYTHON.parent / "jupyter-server", "science")
     made = Bench(hibali, doing("true"))
     made.add_slurm_site(slurm)
     config = hibali.home.config
