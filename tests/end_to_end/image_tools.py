@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,14 @@ from tests.services.podman import write_tools
 from tests.services.processes import MissingPackageError, program
 from tests.support.requirements import skip_or_fail
 
+# those that convert an image of the catalogue
+RUNTIMES = [
+    "bubblewrap",
+    *(
+        pytest.param(word, marks=pytest.mark.heavy)
+        for word in ("charliecloud", "podman", "docker", "apptainer")
+    ),
+]
 _NEEDS = {"bubblewrap": ("bwrap", "bubblewrap"), "charliecloud": ("ch-convert", "charliecloud")}
 
 
@@ -42,6 +51,9 @@ def ready(word: str, request: pytest.FixtureRequest, hibali: Any) -> None:
             program(*_NEEDS[word])
         except MissingPackageError as problem:
             skip_or_fail(str(problem))
+    elif word == "apptainer":
+        if shutil.which("apptainer") is None:
+            pytest.skip("apptainer is in no package of Debian, PyPI or npm, and not installed here")
     else:
         hibali.env |= request.getfixturevalue(word).env
 

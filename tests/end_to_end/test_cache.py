@@ -10,10 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.end_to_end.image_tools import RUNTIMES, Tool, ready
 from tests.end_to_end.run_tools import Bench, doing
-from tests.services.podman import write_tools
-from tests.services.processes import MissingPackageError, program
-from tests.support.requirements import skip_or_fail
 
 pytestmark = pytest.mark.timeout(1200)  # many commands one after the other, on a shared machine
 WRITES = "chmod u+w [IN]; (echo more >>[IN]); (rm -f [IN]); cat [IN] >[OUT]; true"
@@ -107,34 +105,18 @@ def with_image(name: str) -> dict[str, Any]:
     return {**doing(WRITES), "container-image": {"type": "docker", "image": name}}
 
 
-@pytest.mark.parametrize(
-    "word",
-    [
-        "bare",
-        pytest.param("bubblewrap", marks=pytest.mark.heavy),
-        pytest.param("podman", marks=pytest.mark.heavy),
-        pytest.param("docker", marks=pytest.mark.heavy),
-        pytest.param("charliecloud", marks=pytest.mark.heavy),
-    ],
-)
+@pytest.mark.parametrize("word", ["bare", *RUNTIMES])
 def test_a_tool_that_writes_to_its_input_does_not_change_the_cache(
-    word: str, request: pytest.FixtureRequest, hibali: Any, tmp_path: Path
+    word: str, request: pytest.FixtureRequest, hibali: Any
 ) -> None:
-    image = "localhost/hibali-writes:1"
-    archive = tmp_path / "tool.tar"
     more: tuple[str, ...] = ()
+    descriptor = doing(WRITES)
     if word != "bare":
-        try:
-            write_tools(archive, image, {"mark": word.encode()})
-            needs = {"bubblewrap": ("bwrap", "bubblewrap"), "charliecloud": ("ch-run", "charliecloud")}
-            if word in needs:
-                program(*needs[word])
-            else:
-                hibali.env |= request.getfixturevalue(word).env
-        except MissingPackageError as problem:
-            skip_or_fail(str(problem))
-        more = ("--image", str(archive))
-    bench = Bench(hibali, doing(WRITES) if word == "bare" else with_image(image))
+        ready(word, request, hibali)
+        tool: Tool = request.getfixturevalue("tool")
+        more = ("--image", str(tool.archive))
+        descriptor = with_image(tool.name)
+    bench = Bench(hibali, descriptor)
     work = bench.add_local_site("box", word)
     answers = bench.answers()
     for count in range(1 if word == "bare" else 2):

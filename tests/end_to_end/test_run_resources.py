@@ -111,7 +111,7 @@ def test_a_task_that_fails_ends_the_others(hibali: Any, slurm: Any) -> None:
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("word", ["bubblewrap", "charliecloud", "podman"])
+@pytest.mark.parametrize("word", ["bubblewrap", "charliecloud", "podman", "apptainer"])
 def test_srun_starts_a_container_for_each_task(
     word: str, request: pytest.FixtureRequest, hibali: Any, slurm: Any, tool: Tool
 ) -> None:

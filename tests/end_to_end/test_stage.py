@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.end_to_end.image_tools import Tool, catalogued, ready
+from tests.end_to_end.image_tools import RUNTIMES, Tool, catalogued, ready
 from tests.end_to_end.run_tools import Bench, doing
 from tests.services.podman import write_tools
 from tests.services.processes import program
@@ -37,14 +37,6 @@ def with_image(command: str, tool: Tool) -> dict[str, Any]:
 def converted(work: Path, word: str) -> list[Path]:
     """Return all files below the images of a runtime, including hidden ones."""
     return sorted(path for each in (work / "images" / word).iterdir() for path in each.iterdir())
-
-
-RUNTIMES = [
-    "bubblewrap",
-    pytest.param("charliecloud", marks=pytest.mark.heavy),
-    pytest.param("podman", marks=pytest.mark.heavy),
-    pytest.param("docker", marks=pytest.mark.heavy),
-]
 
 
 @pytest.mark.heavy
@@ -224,7 +216,7 @@ def test_a_tag_of_another_image_is_refused(hibali: Any, podman: Any, tool: Tool)
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("word", ["bubblewrap", "charliecloud"])
+@pytest.mark.parametrize("word", ["bubblewrap", "charliecloud", "apptainer"])
 def test_an_image_is_sent_to_a_cluster_once_and_used_by_its_jobs(
     word: str, request: pytest.FixtureRequest, hibali: Any, slurm: Any, tool: Tool
 ) -> None:
@@ -247,6 +239,22 @@ def test_an_image_is_sent_to_a_cluster_once_and_used_by_its_jobs(
         "fresh"
     ]
     assert converted(work, word) == [folder]
+
+
+@pytest.mark.heavy
+def test_a_sif_file_is_used_as_it_is(request: pytest.FixtureRequest, hibali: Any, tool: Tool) -> None:
+    ready("apptainer", request, hibali)
+    file = tool.archive.with_suffix(".sif")
+    build = ("apptainer", "build", "--disable-cache", file, f"docker-archive:{tool.archive}")
+    subprocess.run(build, env=hibali.env, check=True, capture_output=True)
+    image = {"type": "singularity", "image": "tool.sif", "index": "file://"}
+    bench = Bench(hibali, {**doing("cat [IN] >[OUT]"), "container-image": image})
+    work = bench.add_local_site("box", "apptainer")
+    catalogued(bench, Tool(file, tool.name))
+    bench.run(bench.answers(), "--wait", "--collect", "back", exit=0)
+    assert (bench.folder / "back" / "out.txt").read_text() == "hello\n"
+    [folder] = converted(work, "apptainer")
+    assert (folder / "image.sif").read_bytes() == file.read_bytes()
 
 
 @pytest.mark.heavy
