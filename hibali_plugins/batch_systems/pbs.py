@@ -7,6 +7,7 @@ Reference Guide, "Job States" and "Job Exit Codes", and of Torque's job_func.h a
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -38,14 +39,17 @@ from runs.schedulers.base import (
 from transfers.remote.host import CommandResult
 
 # Jobs start in the home folder, and PBS_O_WORKDIR is the folder of qsub: so qsub is called in the job's folder. An array of
-# PBS Professional needs at least two numbers; a large step (1-2:2) leaves one.
+# PBS Professional needs at least two numbers; a large step (1-2:2) leaves one. It takes only arrays that may run again, whose
+# tasks begin only once, as all jobs of hibali do; other jobs and those of Torque are not repeated.
 _SUBMIT = r"""
 cd -- "$1" || exit
 tasks=$2 script=$3; shift 3
-if [ "$tasks" != 0 ]; then
+if [ "$tasks" = 0 ]; then
+  set -- -r n "$@"
+else
   case $(qstat --version 2>&1) in
     *pbs_version*) if [ "$tasks" = 1 ]; then set -- -J 1-2:2 "$@"; else set -- -J "1-$tasks" "$@"; fi ;;
-    *) set -- -t "1-$tasks" "$@" ;;
+    *) set -- -r n -t "1-$tasks" "$@" ;;
   esac
 fi
 exec qsub "$@" "./$script"
@@ -159,7 +163,7 @@ class Pbs(Scheduler):  # no accounting: it is in files of the server, and qstat 
             options.append("-h")
         return (
             *("/bin/sh", "-c", _SUBMIT, "hibali", folder, f"{job.tasks:d}", script),
-            *("-N", job_name(job.name), *output, "-r", "n", *options),
+            *("-N", job_name(job.name), *output, *options),
         )
 
     def read_submit(self, finished: CommandResult) -> SubmitResult:
@@ -213,17 +217,17 @@ class Pbs(Scheduler):  # no accounting: it is in files of the server, and qstat 
         return ("qrls", job)
 
 
-def job_name(run: str) -> str:
+def job_name(name: str) -> str:
     """Return a job name of fifteen characters, the maximum of Torque and older PBS, that begins with a letter.
 
-    It is the run's second and its random part, in base 36. Raises `UsageError` for an invalid run id.
+    It is a run's second and its random part, in base 36; of another name, as each job of a sweep has, it is the digest.
     """
     try:
-        day, time, remainder = run.split("-")
+        day, time, remainder = name.split("-")
         second = int(datetime.strptime(f"{day}{time}", "%Y%m%d%H%M%S").replace(tzinfo=UTC).timestamp())
         return f"h{_base36(second, 7)}{_base36(int(remainder, 16), 7)}"
     except ValueError:
-        raise UsageError("bad-run-id", "this is not the identifier of a run", subject=ascii(run)) from None
+        return f"j{_base36(int(hashlib.sha256(name.encode()).hexdigest(), 16), 14)}"
 
 
 def _base36(number: int, digits: int) -> str:
@@ -263,15 +267,20 @@ def _listed(finished: CommandResult) -> Iterator[tuple[str, Status]]:
     if start >= 0:
         yield from _read_xml(content[start:], finished)
         return
-    job, fields, some = "", dict[str, str](), False
+    job, fields, some, last = "", dict[str, str](), False, ""
     for line in [*content.decode("utf-8", "replace").splitlines(), "Job Id: "]:
         if line.startswith("Job Id:"):
             if _JOB.fullmatch(job):
                 some = True
                 yield _number(job), _status(fields, "PBS")
-            job, fields = line.removeprefix("Job Id:").strip(), {}
-        elif (match := _FIELD.fullmatch(line)) and match[1] in _NAMED:
-            fields.setdefault(match[1], match[2].strip())  # later lines may be variables of the job
+            job, fields, last = line.removeprefix("Job Id:").strip(), {}, ""
+        elif match := _FIELD.fullmatch(line):
+            # later lines may be variables of the job
+            last = match[1] if match[1] in _NAMED and match[1] not in fields else ""
+            if last:
+                fields[last] = match[2].strip()
+        elif last and line.startswith("\t"):  # qstat wraps lines
+            fields[last] += line[1:]
     if not some and (content or finished.exit_code == 0):
         raise query_failed("qstat", finished)
 

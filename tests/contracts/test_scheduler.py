@@ -12,6 +12,7 @@ import pytest
 
 from hibali.errors import HibaliError, TryLaterError, UsageError
 from hibali.plugins import built_in_names
+from runs.model import chunk_name
 from runs.schedulers.base import (
     Job,
     NotSubmitted,
@@ -105,6 +106,15 @@ def test_submission_names_the_run_and_its_script(scheduler: Scheduler) -> None:
     assert any(RUN in word for word in argv)
     assert any(word.endswith(f"/w k/runs/{RUN}") for word in argv)
     assert all("\0" not in word for word in argv)
+
+
+def test_every_name_that_hibali_gives_to_jobs_is_accepted(scheduler: Scheduler) -> None:
+    """A run, the jobs of a sweep, and what `hibali doctor` looks for."""
+    names = (RUN, chunk_name(RUN, 1), chunk_name(RUN, 12), "hibali-doctor")
+    for name in names:
+        scheduler.submit_argv(Job(name, f"/work/runs/{RUN}/job.sh", tasks=2))
+    found = {scheduler.lookup_argv(name) for name in names}
+    assert len(found) == len(names) or found == {()}
 
 
 def test_arrays_dependencies_and_holds_are_requested(scheduler: Scheduler) -> None:

@@ -181,6 +181,12 @@ def sge() -> GridEngine:
 
 
 @pytest.fixture(scope="session")
+def pbs() -> SshServer:
+    """Return an sshd with the OpenPBS of this machine, where one runs; tests with it are `heavy`."""
+    return _server("pbs", optional=True)
+
+
+@pytest.fixture(scope="session")
 def podman() -> Podman:
     """Return Podman with private storage and `.image` loaded: `.env`, `.archive`, `.digest`, `.run(words)`."""
     return _server("podman")

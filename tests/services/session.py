@@ -25,6 +25,7 @@ from tests.services.grid import Grid, start_grid
 from tests.services.mounts import unmount_below
 from tests.services.oar import Oar, start_oar
 from tests.services.object_store import ObjectStore, end_object_store, start_object_store
+from tests.services.openpbs import start_openpbs
 from tests.services.podman import Podman, end_podman, start_podman
 from tests.services.processes import MissingPackageError, ServiceError, end_all, start, start_time
 from tests.services.rclone_s3 import start_rclone_s3
@@ -94,6 +95,7 @@ SERVICES: dict[str, tuple[type, Start]] = {
     ),
     "oar": (Oar, start_oar),
     "sge": (GridEngine, start_sge),
+    "pbs": (SshServer, start_openpbs),
     "object-store": (ObjectStore, start_object_store),
     "rclone-s3": (ObjectStore, start_rclone_s3),
     "swift": (ObjectStore, start_swift),

@@ -20,7 +20,7 @@ from tests.support.waiting import wait_for
 from transfers.remote.host import RemoteHost
 from transfers.stores.open_store import open_host
 
-SITES = ("direct", "slurm", "slurm-accounting", "oar", "sge")
+SITES = ("direct", "slurm", "slurm-accounting", "oar", "sge", "pbs")
 _WORDS = {"slurm-accounting": "slurm"}
 _FIXTURES = {"slurm-accounting": "slurm_with_accounting"}
 SECONDS = 120.0  # seconds; the machine may be busy, and a scheduler acts only every few seconds
@@ -60,7 +60,7 @@ class Cluster:
         text = (
             job_script(run, directives, self.scheduler.variables)
             if not script
-            else "\n".join(["#!/bin/sh", *directives, script])
+            else "\n".join(["#!/bin/sh", *directives, 'cd "${PBS_O_WORKDIR:-.}" || exit', script])
         )
         host.make_folder(f"{folder}/work".encode())
 

@@ -15,7 +15,7 @@ import pytest
 from hibali.errors import UsageError
 from hibali.plugins import load
 from runs.dependencies import find_task_jobs
-from runs.model import Run
+from runs.model import Run, chunk_name
 from runs.schedulers.base import Job, Phase, Resources, load_scheduler
 from runs.site_commands import find_batch_systems
 from tests.support.runs import change_run
@@ -77,12 +77,13 @@ def test_shortened_job_names_stay_unique() -> None:
     assert sge.job_name(RUN) == f"hibali-{RUN}"
     names = {
         pbs.job_name(run)
-        for run in (RUN, "20260102-030405-0a1b2c3e", "20260102-030406-0a1b2c3d", "20991231-235959-ffffffff")
+        for run in (
+            *(RUN, "20260102-030405-0a1b2c3e", "20260102-030406-0a1b2c3d", "20991231-235959-ffffffff"),
+            *(chunk_name(RUN, 1), chunk_name(RUN, 2), "hibali-doctor"),
+        )
     }
-    assert len(names) == 4
-    assert all(re.fullmatch(r"h[0-9a-z]{14}", name) for name in names)
-    with pytest.raises(UsageError):
-        pbs.job_name("name")
+    assert len(names) == 7
+    assert all(re.fullmatch(r"[hj][0-9a-z]{14}", name) for name in names)
 
 
 def test_task_numbers_of_grid_engine_may_be_ranges() -> None:
