@@ -143,10 +143,12 @@ class IriClient:
         resource = self.resource("filesystem")
         try:
             found = self.storage("locations", resource)
+        except NotFoundError:  # the router is optional
+            return {}
         except (
-            AccessError,
-            NotFoundError,
-        ):  # the router is optional; the reference server rejects tokens where it is missing
+            AccessError
+        ):  # the reference server rejects good tokens where it is missing, so another request tells
+            self.user()
             return {}
         return {
             str(each["logical_name"]): str(each["path"])
