@@ -95,7 +95,7 @@ class FirecrestClient:
         self._rest = RestClient(
             settings.url, subject, login=login, limit=limit, judge=self._judge, on_event=on_event
         )
-        self.file_jobs = FileJobs(subject, self._state_of, self.cancel)
+        self.file_jobs = FileJobs(subject, self._state_of, self.cancel, on_event)
 
     def close(self) -> None:
         """End the jobs that handle files, and close the connections."""

@@ -8,11 +8,14 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from hibali.errors import HibaliError, TryLaterError
+from hibali.events import Listener, Noted, ignore
 from hibali.retry import growing_intervals, pause
+from hibali.text import printable
 
 _LONGEST_WAIT = 24 * 3600.0
 _LONGEST_PAUSE = 20.0
 _CHECK_SECONDS = 1.0  # between looks whether the client is being closed
+_SILENT_SECONDS = 30.0  # of a wait that nothing is said about
 _NOT_LISTED_SECONDS = 60.0  # in which a job appears
 
 _Begun = TypeVar("_Begun")
@@ -22,10 +25,14 @@ class FileJobs:
     """The jobs that handle files for one client of a service. Those that it began do not outlive it; thread-safe."""
 
     def __init__(
-        self, subject: str, query: Callable[[str], str | None], cancel: Callable[[str], None]
+        self,
+        subject: str,
+        query: Callable[[str], str | None],
+        cancel: Callable[[str], None],
+        on_event: Listener = ignore,
     ) -> None:
         """`query` returns the state of a job, None if the service does not list it; `subject` names the site in errors."""
-        self._subject, self._query, self._cancel = subject, query, cancel
+        self._subject, self._query, self._cancel, self._on_event = subject, query, cancel, on_event
         self._changed = threading.Condition()
         self._creating = 0  # requests that begin a job
         self._open: set[str] = set()
@@ -68,7 +75,7 @@ class FileJobs:
 
     def _waited(self, job: str, what: str, is_over: Callable[[str], bool], goal: str) -> str:
         intervals = growing_intervals(0.3, _LONGEST_PAUSE)
-        waited = 0.0
+        waited, said, hours = 0.0, False, f"{_LONGEST_WAIT / 3600:.0f} h"
         while waited < _LONGEST_WAIT:
             self._check_open()
             state = self._query(job)
@@ -76,11 +83,15 @@ class FileJobs:
                 return state
             if state is None and waited > _NOT_LISTED_SECONDS:
                 raise transfer_failed(self._subject, f"{job} that {what} is not listed")
+            if waited > _SILENT_SECONDS and not said:
+                said = True
+                known = printable(state or "not listed")[:50]
+                text = f"{self._subject}: waiting at most {hours} for the service's job {job} that {what}: {known}"
+                self._on_event(Noted(text))
             seconds = intervals.next_pause()
             self._pause(seconds)
             waited += seconds
-        hours = _LONGEST_WAIT / 3600
-        raise transfer_failed(self._subject, f"{job} that {what} did not {goal} within {hours:.0f} h")
+        raise transfer_failed(self._subject, f"{job} that {what} did not {goal} within {hours}")
 
     def _pause(self, seconds: float) -> None:
         """Pause; it ends early if the client is closed, as a thread that waits would delay the end of the command."""

@@ -314,6 +314,18 @@ def test_a_job_that_waits_in_the_queue_is_cancelled_when_the_client_is_closed(be
     assert set(client.cancelled) == {"7"}
 
 
+def test_a_long_wait_in_the_queue_is_noted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "_SILENT_SECONDS", 0.1)
+    monkeypatch.setattr(waiting, "_LONGEST_WAIT", 1.0)
+    events: list[Any] = []
+    client = Client(2000, state="PENDING")
+    client.file_jobs._on_event = events.append
+    with pytest.raises(TryLaterError):
+        upload(client, 1)
+    said = "site: waiting at most 0 h for the service's job 7 that streams the file: PENDING"
+    assert [each.message for each in events] == [said]
+
+
 def test_closing_waits_for_the_answer_that_names_a_job() -> None:
     client, asked, answered = Client(2000), threading.Event(), threading.Event()
 
