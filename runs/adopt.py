@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from hibali.config.kinds import kind_of
+from hibali.config.kinds import kind_of, service_name
 from hibali.config.model import Site
 from hibali.documents import MAXIMUM_BYTES, line_of_json, read_json
 from hibali.errors import HibaliError, RefusedError
@@ -206,15 +206,18 @@ def _inspect(host: RemoteHost, site: Site, run_id: str, folder: bytes) -> FoundR
     manifest = read_run_manifest(host, folder, run_id)
     if manifest is None:
         return skipped("its folder has no valid run manifest")
-    if not has("runs.schedulers", manifest["scheduler"]):
-        return skipped(
-            f"this installation does not support its scheduler: {printable(manifest['scheduler'])}", manifest
-        )
+    name, service = manifest["scheduler"], has("runs.services", manifest["scheduler"])
+    if not (service or has("runs.schedulers", name)):
+        return skipped(f"this installation does not support its scheduler: {printable(name)}", manifest)
+    if service and name != service_name(site):
+        return skipped(f"its jobs run through {name}, which [scheduler] of the site does not name", manifest)
     if manifest["sweep"]:
         return skipped(f"it is a sweep, and only the ledger of {manifest['ledger']} has its tasks", manifest)
     submission = submitted_at(host, folder)
-    found = find_submission(host, load_job_system(manifest["scheduler"]), run_id, folder, manifest["at"][:10])
+    found = find_submission(host, load_job_system(name), run_id, folder, manifest["at"][:10])
     match found:
+        case NotSubmitted() if service:  # only the other ledger knows whether it was requested
+            return skipped(f"{name} has no job of it, or none any more", manifest)
         case NotSubmitted():
             return skipped(
                 f"it was never submitted; to resume it, run its command again on {manifest['ledger']}",

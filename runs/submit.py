@@ -135,7 +135,8 @@ def find_submission(
 ) -> SubmitResult:
     """Determine the outcome of a submission that was begun, without submitting anything; `age` as in `SubmitRequest`."""
     if isinstance(scheduler, ServiceSystem):
-        return find_created(service_of(host), run, since, age())
+        job = find_job(host, folder) if scheduler.names_itself else None
+        return Submitted(job) if job is not None else find_created(service_of(host), run, since, age())
     assert isinstance(scheduler, Scheduler)
     numbers = _attempts(host, folder)
     result: SubmitResult | None = None

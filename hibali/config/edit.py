@@ -27,7 +27,8 @@ from hibali.text import printable
 
 Change = Literal["added", "same", "replaced"]
 _INLINE = frozenset({"roots", "paths"})
-_AROUND = frozenset({"globus"})  # tables outside `sites` that refer to a site
+_MOST_SHOWN = 10  # keys in a message
+_AROUND = frozenset({"globus", "sites"})  # tables that a site refers to
 
 
 def check_site_table(name: str, table: Mapping[str, Any], text: str = "") -> Site:
@@ -37,14 +38,19 @@ def check_site_table(name: str, table: Mapping[str, Any], text: str = "") -> Sit
     """
     wrong: list[Wrong] = []
     around = {key: value for key, value in tomllib.loads(text).items() if key in _AROUND}
-    sites = read_document({**around, "version": 1, "sites": {name: dict(table)}}, wrong).sites
+    sites = {**around.pop("sites", {}), name: dict(table)}
+    found = read_document({**around, "version": 1, "sites": sites}, wrong).sites
     if wrong:
-        listed = [f"{printable('.'.join(found.keys[2:]) or name)}: {found.message}" for found in wrong]
+        keys = [each.keys[2:] if each.keys[1:2] == (name,) else each.keys for each in wrong]
+        listed = [
+            f"{printable('.'.join(path) or name)}: {each.message}"
+            for path, each in zip(keys, wrong, strict=True)
+        ]
         raise UsageError(
             "invalid-site", "\n".join(["the settings of the site are invalid:", *listed]), subject=name
         )
-    require_known_programs(sites[name])
-    return sites[name]
+    require_known_programs(found[name])
+    return found[name]
 
 
 def render_site(name: str, table: Mapping[str, Any]) -> str:
@@ -63,25 +69,57 @@ def _render(section: str, name: str, table: Mapping[str, Any]) -> str:
 def plan_site(config: str | None, name: str, table: Mapping[str, Any], *, replace: bool) -> Change:
     """Return the change that `add_site` would make, without writing it; raises the same errors."""
     _, text, settings = read_file(config)
-    return _compare(settings, check_site_table(name, table, text), replace=replace)
+    return _compare(settings, check_site_table(name, table, text), text, table, replace=replace)
+
+
+def has_site(config: str | None, name: str, table: Mapping[str, Any]) -> bool:
+    """Return whether config.toml has this site with these settings, and maybe others.
+
+    Raises `RefusedError("site-differs")` if one of them is another.
+    """
+    _, text, settings = read_file(config)
+    found = settings.sites.get(name)
+    if found is None:
+        return False
+    merged = _merged(tomllib.loads(text)["sites"][name], table)
+    try:
+        same = check_site_table(name, merged, text) == found
+    except UsageError:  # the keys of two kinds
+        same = False
+    if not same:
+        raise _differs(settings, text, name, merged)
+    return True
 
 
 def add_site(
     config: str | None, name: str, table: Mapping[str, Any], *, replace: bool = False
 ) -> tuple[Change, Site]:
-    """Write the site into config.toml; a missing file is created with mode 0600.
+    """Write one site into config.toml as `add_sites` does."""
+    [added] = add_sites(config, {name: table}, replace=replace)
+    return added
+
+
+def add_sites(
+    config: str | None, tables: Mapping[str, Mapping[str, Any]], *, replace: bool = False
+) -> list[tuple[Change, Site]]:
+    """Write these sites into config.toml, all or none, at once; a missing file is created with mode 0600.
 
     Adding an identical site changes nothing. Raises `RefusedError("site-differs")` if a different site has
-    that name and `replace` is off, `UsageError` for an invalid site or file.
+    one of the names and `replace` is off, `UsageError` for an invalid site or file.
     """
     path, text, settings = read_file(config)
-    site = check_site_table(name, table, text)
-    change = _compare(settings, site, replace=replace)
-    if change == "added":
-        _write(path, text, _appended(text, name, table), _with_site(settings, site))
-    elif change == "replaced":
-        _write(path, text, _updated(text, name, table), _with_site(settings, site))
-    return change, site
+    before, added = text, []
+    for name, table in tables.items():
+        site = check_site_table(name, table, text)
+        change = _compare(settings, site, text, table, replace=replace)
+        if change != "same":
+            text = (_appended if change == "added" else _updated)(text, name, table)
+            settings = _with_site(settings, site)
+            _require_meaning(path, text, settings)
+        added.append((change, site))
+    if text != before:
+        replace_text(path, before, text)
+    return added
 
 
 def remove_site(config: str | None, name: str) -> Path:
@@ -127,7 +165,14 @@ def remove_remote(config: str | None, name: str) -> Path:
 
 
 def _with_site(settings: Settings, site: Site) -> Settings:
-    return replace_fields(settings, sites=settings.sites | {site.name: site})
+    """Return the settings with this site, through which others may move their files."""
+    sites = {
+        name: replace_fields(each, files_at=site)
+        if each.files_at and each.files_at.name == site.name
+        else each
+        for name, each in settings.sites.items()
+    }
+    return replace_fields(settings, sites=sites | {site.name: site})
 
 
 def read_file(config: str | None) -> tuple[Path, str, Settings]:
@@ -152,7 +197,7 @@ def read_text(config: str | None) -> tuple[Path, str]:
         ) from None
 
 
-def _compare(settings: Settings, site: Site, *, replace: bool) -> Change:
+def _compare(settings: Settings, site: Site, text: str, table: Mapping[str, Any], *, replace: bool) -> Change:
     found = settings.sites.get(site.name)
     if found is None:
         return "added"
@@ -160,12 +205,39 @@ def _compare(settings: Settings, site: Site, *, replace: bool) -> Change:
         return "same"
     if replace:
         return "replaced"
-    raise RefusedError(
+    raise _differs(settings, text, site.name, table)
+
+
+def _differs(settings: Settings, text: str, name: str, table: Mapping[str, Any]) -> RefusedError:
+    keys = _different(tomllib.loads(text)["sites"][name], table)
+    shown = ", ".join(map(printable, keys[:_MOST_SHOWN])) + (", ..." if len(keys) > _MOST_SHOWN else "")
+    return RefusedError(
         "site-differs",
-        f"another site with this name exists in {settings.path}",
-        subject=site.name,
-        hint=f"See `hibali sites show {site.name}`. To replace it, add --replace.",
+        f"another site with this name exists in {settings.path}" + (f"; different: {shown}" if keys else ""),
+        subject=name,
+        hint=f"See `hibali sites show {name}`. To replace it, add --replace.",
     )
+
+
+def _different(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Return the dotted keys that do not have the same value in both tables."""
+    found = []
+    for key in {**old, **new}:
+        left, right = old.get(key), new.get(key)
+        if isinstance(left, Mapping) and isinstance(right, Mapping):
+            found += [f"{key}.{each}" for each in _different(left, right)]
+        elif left != right:
+            found.append(key)
+    return found
+
+
+def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a table with the keys of both; those of `new` count."""
+    merged = {**old, **new}
+    for key, value in new.items():
+        if isinstance(value, Mapping) and isinstance(old.get(key), Mapping):
+            merged[key] = _merged(old[key], value)
+    return merged
 
 
 def _appended(text: str, name: str, table: Mapping[str, Any]) -> str:
@@ -251,13 +323,18 @@ def _inline(content: Mapping[str, str]) -> Any:
 
 def _write(path: Path, before: str, after: str, expected: Settings) -> None:
     """Write the text if it parses to `expected` and no other process changed the file meanwhile."""
+    _require_meaning(path, after, expected)
+    replace_text(path, before, after)
+
+
+def _require_meaning(path: Path, text: str, expected: Settings) -> None:
+    """Raise `UsageError` unless the text parses to `expected`."""
     try:
-        meant = parse_settings(after, path) == expected
+        meant = parse_settings(text, path) == expected
     except (UsageError, tomllib.TOMLDecodeError):
         meant = False
     if not meant:
         raise not_editable(path)
-    replace_text(path, before, after)
 
 
 def not_editable(path: Path) -> UsageError:

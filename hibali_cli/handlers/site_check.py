@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -10,8 +10,8 @@ from typing import Any
 import click
 
 from hibali.amounts import format_size
-from hibali.config.edit import add_site, plan_site, render_site
-from hibali.config.kinds import StoreKind, every_kind
+from hibali.config.edit import add_sites, has_site, plan_site, render_site
+from hibali.config.kinds import SiteDescription, StoreKind, every_kind
 from hibali.config.model import Site
 from hibali.config.settings import require_built
 from hibali.errors import AccessError, Exit, HibaliError, TryLaterError, UsageError
@@ -277,7 +277,13 @@ def add_and_check(common: Common, name: str, **options: Any) -> int | None:
     replace, check = options.pop("replace"), not options.pop("no_check")
     dry_run = options.pop("dry_run")
     given = site_table(name, options)
-    tables = _filled(common, name, given) if check else {name: given}
+    fill = every_kind().get(given["kind"], StoreKind()).fill
+    if fill is not None and not replace and has_site(common.config, name, given):
+        if common.json:
+            common.output.record("site-change", {"name": name, "change": "same"})
+        common.output.info(f"{name} exists already. To ask its service again, add --replace.")
+        return None
+    tables = {name: given} if fill is None or not check else _filled(common, name, given, fill)
     if dry_run:
         for each, table in tables.items():
             plan_site(common.config, each, table, replace=replace)
@@ -287,7 +293,7 @@ def add_and_check(common: Common, name: str, **options: Any) -> int | None:
         if not common.json:
             common.output.text("\n".join(texts.values()))
         return None
-    added = [add_site(common.config, each, table, replace=replace) for each, table in tables.items()]
+    added = add_sites(common.config, tables, replace=replace)
     for change, site in added:
         if common.json:
             common.output.record("site-change", {"name": site.name, "change": change})
@@ -298,13 +304,12 @@ def add_and_check(common: Common, name: str, **options: Any) -> int | None:
     return None
 
 
-def _filled(common: Common, name: str, table: dict[str, Any]) -> dict[str, Mapping[str, Any]]:
+def _filled(
+    common: Common, name: str, table: dict[str, Any], fill: Callable[..., SiteDescription]
+) -> dict[str, Mapping[str, Any]]:
     """Return the table of a site with what its service says about itself, and those of new sites with the same files; show that."""
-    kind = every_kind().get(table["kind"], StoreKind())
-    if kind.fill is None:
-        return {name: table}
     try:
-        found = kind.fill(name, table, partial(_choose, common))
+        found = fill(name, table, partial(_choose, common))
     except HibaliError as problem:
         if isinstance(problem, UsageError) or problem.code == "no-such-system":
             raise

@@ -262,8 +262,8 @@ class Objects(Files):
         """
         del part_folders
         checked = _checked_last(pieces, before_commit)
-        if entry.size > min(self.proxy.settings.multipart, MOST_SINGLE):
-            send_in_parts(self.proxy, key, checked, entry.size)
+        large = entry.size > min(self.proxy.settings.multipart, MOST_SINGLE)
+        if large and send_in_parts(self.proxy, key, checked, entry.size):
             return
         first = next(checked, b"")
         self.proxy.upload_object(key, chain((first,), checked), entry.size)

@@ -146,9 +146,18 @@ class DataProxy(RestClient):
 
     # Uploads in parts: no document describes them; the client ebrains-drive 0.7.0 of 2026 sends these requests
 
-    def begin_parts(self, key: bytes) -> str:
-        """Begin an upload in parts, and return its id."""
-        upload = self.record_of(self.api("PUT", f"{self.path_of(key)}/multipart")).get("uploadId")
+    def begin_parts(self, key: bytes) -> str | None:
+        """Begin an upload in parts, and return its id; None from a service that takes no parts.
+
+        Such a one knows no such path or method, or reads the path as the key of an object and returns the address to upload that.
+        """
+        response = self.api("PUT", f"{self.path_of(key)}/multipart", accept=(404, 405))
+        if response.status >= 300:
+            return None
+        answer = self.record_of(response)
+        upload = answer.get("uploadId")
+        if upload is None and "url" in answer:
+            return None
         if not isinstance(upload, str) or not 0 < len(upload) <= _LONGEST_ID:
             raise self.bad_answer("it has no uploadId")
         return upload

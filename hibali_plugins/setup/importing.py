@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from hibali.config.edit import Change, add_site, plan_site, render_site
+from hibali.config.edit import Change, add_sites, plan_site, render_site
 from hibali.config.model import Site
 from hibali.config.settings import Settings
 from hibali.errors import NotFoundError, RefusedError, UsageError
@@ -178,7 +178,7 @@ def add_proposals(
         change = plan_site(common.config, each.name, each.table, replace=replace)
         if each.prologue and change != "same" and not accept_prologue:
             _require_consent(common, each)
-    return [add_site(common.config, each.name, each.table, replace=replace) for each in proposals]
+    return add_sites(common.config, {each.name: each.table for each in proposals}, replace=replace)
 
 
 def import_sites(

@@ -179,7 +179,13 @@ def refusal(service: str, what: str, subject: str = "") -> UsageError:
 
 
 class ServiceSystem(JobSystem):
-    """A job service as the system that runs the jobs of a site; its host has the service (`open_host`)."""
+    """A job service as the system that runs the jobs of a site; its host has the service (`open_host`).
+
+    Attributes:
+        names_itself: Whether the id that a job records when it starts is that of the service.
+    """
+
+    names_itself: ClassVar[bool] = False
 
     def query(self, host: RemoteHost, jobs: Sequence[str], arrays: Sequence[str]) -> JobStates:
         """See JobSystem; an array is a job with one task."""

@@ -96,6 +96,7 @@ class Ebrains:
         completed: the keys of uploads in parts.
         completion_is_lost: whether the next completion is executed and answered with an error.
         odd_upload: what is answered in place of the id of an upload.
+        without_parts: what is answered by a service without uploads in parts; 200 is the address of an object with that key.
         forgotten: the ids of uploads that the service does not have, or no longer.
     """
 
@@ -133,6 +134,7 @@ class Ebrains:
         self.completed: list[str] = []
         self.completion_is_lost = False
         self.odd_upload: dict[str, Any] | None = None
+        self.without_parts: int | None = None
         self.forgotten: set[str] = set()
         self._signing = signing_client(store, self.objects_url)
         self.new_token()
@@ -462,6 +464,12 @@ class _ApiHandler(_Handler):
         if upload is None:
             if arguments or body:
                 return self._refuse()
+            if self.double.without_parts is not None:
+                address = self.double.presigned("PUT", container, f"{key}/multipart")
+                return Reply(
+                    self.double.without_parts,
+                    {"url": address} if self.double.without_parts == 200 else {"detail": "Not Found"},
+                )
             made = client.create_multipart_upload(**named)["UploadId"]
             return Reply(
                 200, {"uploadId": made} if self.double.odd_upload is None else self.double.odd_upload

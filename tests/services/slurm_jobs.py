@@ -26,6 +26,7 @@ class SlurmJobs:
     Attributes:
         forgotten: Jobs that the scheduler no longer has.
         renamed: Jobs with a state that a test wants.
+        held: Whether new jobs wait in the queue until an operator releases them.
     """
 
     def __init__(self, slurm: Slurm, reachable: Path, home: Path) -> None:
@@ -36,10 +37,12 @@ class SlurmJobs:
         self._guard = threading.Lock()
         self.forgotten: set[str] = set()
         self.renamed: dict[str, str] = {}
+        self.held = False
 
     def submit(self, options: list[str], script: bytes) -> str:
         """Return the id of a new job. Raise `SlurmRefusalError`."""
-        ended = self._command("sbatch", "--parsable", *options, stdin=script)
+        held = ["--hold"] if self.held else []
+        ended = self._command("sbatch", "--parsable", *held, *options, stdin=script)
         if ended.returncode:
             raise SlurmRefusalError(ended.stderr.decode().strip())
         return ended.stdout.decode().strip()

@@ -35,6 +35,7 @@ from hibali_plugins.facilities.machine import (
     refusal_of,
 )
 from hibali_plugins.facilities.operations.base import Listed, Stat, form_of, plain_path
+from hibali_plugins.facilities.operations.waiting import FileJobs
 from transfers.model.entry import Kind
 from transfers.stores.bearer.tokens import Tokens
 
@@ -94,9 +95,11 @@ class FirecrestClient:
         self._rest = RestClient(
             settings.url, subject, login=login, limit=limit, judge=self._judge, on_event=on_event
         )
+        self.file_jobs = FileJobs(subject, self._state_of, self.cancel, on_event)
 
     def close(self) -> None:
-        """Close the connections."""
+        """End the jobs that handle files, and close the connections."""
+        self.file_jobs.close()
         self._rest.close()
         self.addresses.close()
 
@@ -360,6 +363,13 @@ class FirecrestClient:
         return next(
             (each for each in self._job_records(self._rest.record_of(response)) if each.id == job), None
         )
+
+    def _state_of(self, job: str) -> str | None:
+        """Return the state of a job, with the exit status of a failed one of PBS, whose state says only that it ended."""
+        found = self.job(job)
+        if found is not None and found.state == "F" and found.exit_code:
+            return f"F with exit status {found.exit_code}"
+        return None if found is None else found.state
 
     def _job_records(self, record: dict[str, Any]) -> list[JobRecord]:
         found = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import html
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from hibali.amounts import format_size
 from hibali.errors import IncompleteError, RefusedError
@@ -122,8 +122,8 @@ class FirecrestFiles(OperationFiles):
 
     def close(self) -> None:
         """See Files."""
+        super().close()  # it ends what `_streamed` waits for
         self._streamed.close()
-        super().close()
 
     def _slow_digest(self, path: bytes) -> str:
         """See OperationFiles: by a job."""
@@ -141,16 +141,18 @@ class FirecrestFiles(OperationFiles):
 
     def _run_job(self, command: str, what: str, out: bytes = b"/dev/null") -> None:
         """Run a line of sh as a job of hibali's own, and wait for its end."""
-        job = self.client.submit(
-            {
-                "name": "hibali-files",
-                "workingDirectory": self.own_folder().decode("utf-8", "surrogateescape"),
-                "standardOutput": out.decode("utf-8", "surrogateescape"),
-                "standardError": "/dev/null",
-                "script": f"#!/bin/sh\n{command}\n",
-            }
-        )
-        wait_for_job(self.client, job, what)
+        description = {
+            "name": "hibali-files",
+            "workingDirectory": self.own_folder().decode("utf-8", "surrogateescape"),
+            "standardOutput": out.decode("utf-8", "surrogateescape"),
+            "standardError": "/dev/null",
+            "script": f"#!/bin/sh\n{command}\n",
+        }
+        self._wait(lambda: self.client.submit(description), what)
+
+    def _wait(self, begin: Callable[[], str], what: str) -> None:
+        """Begin a job, and wait for its end."""
+        wait_for_job(self.client, self.client.file_jobs.begin(begin), what)
 
     def _move_folder(self, path: bytes, to: bytes) -> None:
         """See OperationFiles."""
@@ -164,7 +166,7 @@ class FirecrestFiles(OperationFiles):
         """Move or copy by a job of the service; by one of hibali's own where the service would change the names (HTML escapes)."""
         both = (source + target).decode("utf-8", "surrogateescape")
         if html.escape(both) == both:
-            wait_for_job(self.client, self.client.begin_change(action, source, target), what)
+            self._wait(lambda: self.client.begin_change(action, source, target), what)
         else:
             self._run_job(f"{command} -- {quoted_path(source)} {quoted_path(target)}", what)
 

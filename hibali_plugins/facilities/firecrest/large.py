@@ -13,7 +13,7 @@ from xml.sax.saxutils import escape
 from hibali.errors import HibaliError, IncompleteError, TryLaterError
 from hibali.http.client import Bytes, Response
 from hibali_plugins.facilities.firecrest.client import FirecrestClient, Transfer
-from hibali_plugins.facilities.operations.waiting import transfer_failed, wait_for_end
+from hibali_plugins.facilities.operations.waiting import transfer_failed
 from transfers.stores.server.files import Upload
 from transfers.stores.server.state_records import StateRecord
 
@@ -26,14 +26,7 @@ _QUEUED_PIECES = 8
 
 def wait_for_job(client: FirecrestClient, job: str, what: str) -> None:
     """Wait until a job of the service has ended. Raise `TryLaterError` if it did not end well."""
-
-    def query() -> str | None:
-        found = client.job(job)
-        if found is not None and found.state == "F" and found.exit_code:  # PBS
-            return f"F with exit status {found.exit_code}"
-        return None if found is None else found.state
-
-    state = wait_for_end(query, lambda state: state not in ACTIVE, client.subject, f"{job} that {what}")
+    state = client.file_jobs.wait(job, what, lambda state: state not in ACTIVE)
     if state not in ENDED_WELL:
         raise transfer_failed(client.subject, f"that {what} ended as {state}")
 
@@ -83,7 +76,9 @@ class StagedFiles:
         """Copy a file to the object store. Raise `TryLaterError` if it is cut off: earlier versions of the service did that silently."""
         plain, temporary = self._plain(path)
         try:
-            transfer = self._client.begin_download(plain)
+            transfer = self._client.file_jobs.begin(
+                lambda: self._client.begin_download(plain), lambda begun: begun.job
+            )
             wait_for_job(self._client, transfer.job, "reads the file")
         finally:
             if temporary:

@@ -35,6 +35,7 @@ from transfers.stores.server.files import Upload
 if TYPE_CHECKING:
     from websockets.sync.client import ClientConnection
 
+_WHAT = "streams the file"  # the job
 _RUNNING = frozenset({"RUNNING", "R"})
 _CHUNK = 5 * 1024 * 1024  # CHUNK_SIZE
 _MOST_MESSAGE = _CHUNK * 5 // 4
@@ -138,8 +139,9 @@ class _Stream:
         """Create the job for "upload" to or "download" from a path, wait until it listens, and connect."""
         self._client = client
         self._opened = contextlib.ExitStack()
-        self.ended = False
-        self.job, coordinates = client.begin_stream(action, path)
+        self.job, coordinates = client.file_jobs.begin(
+            lambda: client.begin_stream(action, path), lambda begun: begun[0]
+        )
         try:
             at = read_coordinates(coordinates, is_local=client.addresses.is_local)
             self._connection = self._connected(at)
@@ -156,23 +158,20 @@ class _Stream:
             raise
 
     def _connected(self, at: Coordinates) -> ClientConnection:
-        unlisted, until, intervals = 0.0, math.inf, growing_intervals(0.3, 5.0)
-        while time.monotonic() < until and unlisted < _LISTENING_SECONDS:
-            found = self._client.job(self.job)
-            if found is not None and found.state not in ACTIVE:
-                raise transfer_failed(self._client.subject, f"that streams the file ended as {found.state}")
-            if found is not None and found.state in _RUNNING:
-                until = min(until, time.monotonic() + _LISTENING_SECONDS)
-                for host, port in product(at.hosts, at.ports):
-                    if connection := connect(host, port, at.secret, self._opened):
-                        return connection
-                    if time.monotonic() > until:
-                        break
-            seconds = intervals.next_pause()
-            pause(seconds)
-            unlisted = unlisted + seconds if found is None else 0.0
+        until, intervals = math.inf, growing_intervals(0.3, 5.0)
+        while time.monotonic() < until:
+            state = self._client.file_jobs.wait_for_start(self.job, _WHAT, (ACTIVE - _RUNNING).__contains__)
+            if state not in _RUNNING:
+                raise transfer_failed(self._client.subject, f"that {_WHAT} ended as {state}")
+            until = min(until, time.monotonic() + _LISTENING_SECONDS)
+            for host, port in product(at.hosts, at.ports):
+                if connection := connect(host, port, at.secret, self._opened):
+                    return connection
+                if time.monotonic() > until:
+                    break
+            pause(intervals.next_pause())
         where = f"{', '.join(at.hosts)}, ports {at.ports[0]} to {at.ports[-1]}"
-        raise transfer_failed(self._client.subject, f"that streams the file cannot be reached at {where}")
+        raise transfer_failed(self._client.subject, f"that {_WHAT} cannot be reached at {where}")
 
     def send(self, content: Bytes, *, text: bool = False) -> None:
         """Send a message."""
@@ -198,7 +197,7 @@ class _Stream:
         """Wait until the streamer closes the connection and its job has ended. Raise the error for another end than a normal one."""
         if self.receive():
             raise self._lost(ValueError())
-        wait_for_job(self._client, self.job, "streams the file")
+        wait_for_job(self._client, self.job, _WHAT)
         self.end(cancel=False)
 
     def _lost(self, problem: Exception) -> HibaliError:
@@ -218,10 +217,7 @@ class _Stream:
     def end(self, *, cancel: bool = True) -> None:
         """End the connection, and the job, which would otherwise wait for a day."""
         self._opened.close()
-        if cancel and not self.ended:
-            with contextlib.suppress(HibaliError):
-                self._client.cancel(self.job)
-        self.ended = True
+        self._client.file_jobs.end(self.job, cancel=cancel)
 
 
 class StreamUpload(Upload):

@@ -26,6 +26,7 @@ from hibali.text import printable
 from hibali_plugins.facilities.iri.settings import IriSettings
 from hibali_plugins.facilities.machine import failure_of, name_of_folder_is_taken, reason_in, refusal_of
 from hibali_plugins.facilities.operations.base import Listed, Stat, form_of, plain_path
+from hibali_plugins.facilities.operations.waiting import FileJobs
 from transfers.model.entry import Kind
 from transfers.stores.bearer.tokens import Tokens
 
@@ -77,9 +78,11 @@ class IriClient:
         self._rest = RestClient(
             settings.url, subject, login=login, limit=limit, judge=self._judge, on_event=on_event
         )
+        self.file_jobs = FileJobs(subject, self._state_of, self.cancel, on_event)
 
     def close(self) -> None:
-        """Close the connections."""
+        """End the jobs that handle files, and close the connections."""
+        self.file_jobs.close()
         self._rest.close()
 
     # The facility
@@ -140,10 +143,12 @@ class IriClient:
         resource = self.resource("filesystem")
         try:
             found = self.storage("locations", resource)
+        except NotFoundError:  # the router is optional
+            return {}
         except (
-            AccessError,
-            NotFoundError,
-        ):  # the router is optional; the reference server rejects tokens where it is missing
+            AccessError
+        ):  # the reference server rejects good tokens where it is missing, so another request tells
+            self.user()
             return {}
         return {
             str(each["logical_name"]): str(each["path"])
@@ -407,6 +412,10 @@ class IriClient:
         path = f"/compute/status/{self._quoted('compute')}/{quote(job, safe='')}"
         response = self._rest.repeat(Call("GET", path, query={"historical": "true"}, accept=(404,)))
         return None if response.status == 404 else self._job(self._rest.json_of(response))
+
+    def _state_of(self, job: str) -> str | None:
+        found = self.job(job)
+        return None if found is None else found.state
 
     def _job(self, record: Any) -> JobRecord:
         try:

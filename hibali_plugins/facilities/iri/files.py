@@ -145,5 +145,6 @@ class IriFiles(OperationFiles):
 
     def close(self) -> None:
         """See Files."""
+        self.client.file_jobs.close()  # `_split` may wait for one
         self._split.close()
         super().close()

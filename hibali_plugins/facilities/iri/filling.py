@@ -86,10 +86,12 @@ class _Filling:
         self.filled: list[tuple[str, str, str]] = []
         self.notes: list[str] = []
 
-    def check(self, **more: Any) -> Any:
+    def check(self, **more: Any) -> Site:
         """Return the site of the table with these settings. Raise `UsageError`."""
         table = {**self.table, **more}
-        return check_site_table(self.name, {**table, "iri": {**table.get("iri", {}), **self._login}})
+        own = {**table.get("iri", {}), **self._login}
+        own.pop("data", None)  # a site of config.toml, with which this one is checked when it is written
+        return check_site_table(self.name, {**table, "iri": own})
 
     def put(self, keys: Sequence[str], value: Any, source: str) -> bool:
         """Set a key that the user did not give; return whether it has this value now."""
@@ -100,6 +102,7 @@ class _Filling:
         changed = {above[0]: {**below, last: value}} if above else {last: value}
         key = ".".join(keys)
         try:
+            _require_printable(value)
             self.check(**changed)
         except UsageError as problem:
             self.leave_out(key, source, problem)
@@ -114,6 +117,7 @@ class _Filling:
         while name in self.beside:
             name, number = f"{self.name}-{protocol}-{number}", number + 1
         try:
+            _require_printable(table)
             check_site_table(name, table)
         except UsageError as problem:
             self.leave_out(name, source, problem)
@@ -129,6 +133,12 @@ class _Filling:
     def note(self, text: str) -> None:
         """Add a sentence for the user."""
         self.notes.append(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}...")
+
+
+def _require_printable(value: Any) -> None:
+    """Raise `UsageError` for characters that a terminal would not show as they are (S17)."""
+    if printable(shown(value)) != shown(value):
+        raise UsageError("invalid-site", "it has characters that cannot be printed")
 
 
 def shown(value: Any) -> str:

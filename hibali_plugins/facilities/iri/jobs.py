@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 
 from hibali_plugins.facilities.iri.client import IriClient
-from hibali_plugins.facilities.operations.waiting import transfer_failed, wait_for_end
+from hibali_plugins.facilities.operations.waiting import transfer_failed
 
 _JOB_SECONDS = 3600  # that a job may take
 _ENDED = frozenset({"completed", "failed", "canceled"})
@@ -27,14 +27,7 @@ def run_job(client: IriClient, folder: bytes, name: str, script: str, what: str)
         "resources": {"node_count": 1, "process_count": 1, "exclusive_node_use": False},
         "attributes": {key: value for key, value in attributes.items() if value is not None},
     }
-    _wait(client, client.submit(job, str(uuid.uuid4())), what)
-
-
-def _wait(client: IriClient, job: str, what: str) -> None:
-    def query() -> str | None:
-        found = client.job(job)
-        return None if found is None else found.state
-
-    state = wait_for_end(query, lambda state: state in _ENDED, client.subject, f"{job} that {what}")
+    started = client.file_jobs.begin(lambda: client.submit(job, str(uuid.uuid4())))
+    state = client.file_jobs.wait(started, what, lambda state: state in _ENDED)
     if state != "completed":
         raise transfer_failed(client.subject, f"that {what} ended as {state}")

@@ -176,16 +176,26 @@ class SlurmrestdClient:
             return []
 
     def accounted(
-        self, path: str, query: Mapping[str, str], seconds: float | None = None
+        self, path: str, query: Mapping[str, str], *, seconds: float | None = None, attempts: int = 0
     ) -> list[Record] | None:
-        """Return jobs of the accounting; None if it is off, not offered or does not answer."""
-        call = Call("GET", self._at(path, "slurmdb"), query=query, most=_MOST_LISTING, seconds=seconds)
-        try:
-            response = self._rest.send(call)
-            is_failure = error_in(response.body)[0] not in {0, _NOTHING_FOUND}  # with status 200
-            return None if is_failure else self._listed(self._rest.record_of(response))
-        except HibaliError:
+        """Return jobs of the accounting; None if slurmrestd does not offer it, as without slurmdbd. Raise the error if it does not answer."""
+        call = Call(
+            "GET",
+            self._at(path, "slurmdb"),
+            query=query,
+            accept=(404, 500),
+            most=_MOST_LISTING,
+            seconds=seconds,
+        )
+        response = self._rest.repeat(call, attempts=attempts)
+        number, reason = error_in(response.body)  # also with status 200
+        if number in {_INVALID_JOB, _NOTHING_FOUND}:
+            return []
+        if response.status == 404:
             return None
+        if number or response.status == 500:
+            raise self._judge(call, response) or self._silence("the accounting", reason or "status 500")
+        return self._listed(self._rest.record_of(response))
 
     def cancel(self, job: str) -> None:
         """End a job, or the tasks of an array; an ended or unknown one is no failure."""
@@ -251,9 +261,12 @@ class SlurmrestdClient:
             )
         if call.path.endswith(_SUBMIT):
             return None
+        return self._silence("slurmctld", reason)
+
+    def _silence(self, who: str, reason: str) -> TryLaterError:
         return TryLaterError(
             "scheduler-silent",
-            f"slurmctld did not answer slurmrestd: {reason}",
+            f"{who} did not answer slurmrestd: {reason}",
             subject=self.subject,
             hint="If it stays so, check the user and the token in the site's [scheduler] table; Slurm 22.05 does not tell that it refused one.",
         )

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from typing import Any, cast
 
 from hibali.config.model import Site
-from hibali.errors import UsageError
+from hibali.errors import HibaliError, UsageError
 from hibali.events import Listener, ignore
 from hibali.http.rest import REQUESTS
 from hibali.request_limits import request_limit
@@ -101,7 +101,10 @@ class SlurmrestdJobs(ScriptJobs):
         """See JobSystem."""
         found = {}
         for job in jobs:
-            records = self._client.accounted(f"/job/{job}", {}, seconds)
+            try:
+                records = self._client.accounted(f"/job/{job}", {}, seconds=seconds, attempts=1)
+            except HibaliError:  # it only adds details
+                records = None
             if records is None:
                 return None
             for record in records:
@@ -123,6 +126,7 @@ class SlurmrestdScheduler(ServiceSystem, BatchSystem):
     """slurmrestd in the place of Slurm's commands."""
 
     name = "slurmrestd"
+    names_itself = True
     settings = SlurmrestdSettings
     launcher = SCHEDULER.launcher
     blocking = SCHEDULER.blocking

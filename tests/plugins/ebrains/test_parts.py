@@ -5,12 +5,19 @@ from __future__ import annotations
 import os
 import re
 import signal
+import threading
 import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from hibali.errors import IncompleteError
+from hibali.http.client import Bytes
+from hibali_plugins.ebrains import parts
 from tests.plugins.ebrains.test_ebrains import MIB, Place
 from tests.services.ebrains import Ebrains
 from tests.services.fixtures import Buckets
@@ -135,3 +142,88 @@ def test_an_odd_id_of_an_upload_is_an_error(place: Place, source: Path, odd: dic
     assert answer.exit in {5, 6}
     assert "documentation describes" in str(answer.lines)
     assert b"Traceback" not in answer.err
+
+
+@pytest.mark.parametrize("status", [404, 405, 200])
+def test_a_service_without_parts_gets_the_object_in_one_request(
+    place: Place, source: Path, status: int
+) -> None:
+    place.double.without_parts = status
+    place.hibali("push", source, "there:data/large", exit=0)
+    assert (place.double.completed, sent(place), parts_asked(place)) == ([], 1, [])
+    assert place.objects()[b"large"] == source.read_bytes()
+
+
+class Proxy:
+    """Stands in for DataProxy: it keeps what is sent."""
+
+    subject, address = "site", "https://data.example.org"
+    settings = SimpleNamespace(multipart=MIB)
+
+    def __init__(self) -> None:
+        self.stored: dict[int, bytes] = {}
+        self.has_parts = True
+
+    def begin_parts(self, key: bytes) -> str | None:
+        del key
+        return "1" if self.has_parts else None
+
+    def send_part(self, key: bytes, upload: str, number: int, content: Bytes) -> str:
+        del key, upload
+        self.stored[number] = bytes(content)
+        return str(number)
+
+    def complete_parts(self, key: bytes, upload: str, tags: Sequence[str]) -> None:
+        del key, upload
+        assert tags == [str(number) for number in sorted(self.stored)]
+
+
+def pieces_of(content: bytes, size: int) -> Iterator[bytes]:
+    return (content[start : start + size] for start in range(0, len(content), size))
+
+
+def send(proxy: Any, pieces: Iterator[bytes], size: int, key: bytes = b"k") -> bool:
+    return parts.send_in_parts(proxy, key, pieces, size)
+
+
+@pytest.mark.parametrize("piece", [1000, MIB, 3 * MIB // 2, 9 * MIB])
+def test_pieces_of_any_size_become_parts(hibali_home: Any, piece: int) -> None:
+    del hibali_home  # the folder for the state
+    content, proxy = os.urandom(4 * MIB + 5), Proxy()
+    assert send(proxy, pieces_of(content, piece), len(content))
+    assert b"".join(proxy.stored[number] for number in range(1, 6)) == content
+    assert set(map(len, proxy.stored.values())) == {MIB, 5}
+
+
+def test_all_objects_under_way_together_hold_no_more_than_the_budget(
+    hibali_home: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del hibali_home
+    monkeypatch.setattr(parts, "_MOST_HELD", 2 * MIB)
+    monkeypatch.setattr(parts, "share_in_flight", lambda size: size)
+    reading, most, guard = set[bytes](), 0, threading.Lock()
+
+    def pieces(key: bytes) -> Iterator[bytes]:
+        nonlocal most
+        for _ in range(2):
+            with guard:
+                reading.add(key)
+                most = max(most, len(reading))
+            time.sleep(0.02)
+            yield bytes(MIB)
+        reading.discard(key)
+
+    keys = [b"%d" % number for number in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        sent_all = list(pool.map(lambda key: send(Proxy(), pieces(key), 2 * MIB, key), keys))
+    assert (all(sent_all), most) == (True, 2)
+
+
+def test_an_object_above_the_limit_of_one_request_needs_parts(hibali_home: Any) -> None:
+    del hibali_home
+    proxy = Proxy()
+    proxy.has_parts = False
+    assert not send(proxy, iter(()), parts.MOST_SINGLE)
+    with pytest.raises(IncompleteError, match="takes no objects in parts") as caught:
+        send(proxy, iter(()), parts.MOST_SINGLE + 1)
+    assert caught.value.code == "too-large"

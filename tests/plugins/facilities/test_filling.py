@@ -112,18 +112,63 @@ def test_a_facility_fills_the_settings_of_its_site(hibali: Any, facility: Iri) -
 def test_what_the_user_gave_or_changed_stays(hibali: Any, facility: Iri) -> None:
     add(hibali, facility, "--no-check", "--root", "scratch=/mine")
     assert sites(hibali)["there"]["roots"] == {"scratch": "/mine"}
-    refused = add(hibali, facility, "--json", exit=8).last  # it would be another site now
-    assert refused["code"] == "site-differs"
     add(hibali, facility, "--replace", "--root", "scratch=/mine")
     assert sites(hibali)["there"]["roots"]["scratch"] == "/mine"
     assert sites(hibali)["there"]["purge"] == {"root": "temporary", "days": 7}
     hibali("config", "set", "sites.there-s3.s3.profile", "lab", exit=0)
-    lines = add(hibali, facility, "--root", "scratch=/mine", "--json").lines
-    changes = [
+    lines = add(hibali, facility, "--root", "scratch=/mine", "--replace", "--json").lines
+    assert _changes(lines) == [("there", "same")]
+    assert sites(hibali)["there-s3"]["s3"]["profile"] == "lab"
+
+
+def _changes(lines: Any) -> list[tuple[str, str]]:
+    return [
         (line["name"], line["change"]) for line in map(check_line, lines) if line["kind"] == "site-change"
     ]
-    assert changes == [("there", "same")]
-    assert sites(hibali)["there-s3"]["s3"]["profile"] == "lab"
+
+
+@pytest.mark.parametrize("option", [(), ("--dry-run",), ("--no-check",)], ids=str)
+def test_the_same_command_again_changes_nothing_and_asks_nobody(
+    hibali: Any, facility: Iri, option: tuple[str, ...]
+) -> None:
+    """The user followed the note about `data`, and edited what was filled in and what came along."""
+    add(hibali, facility)
+    for setting in ("roots.scratch=/mine", "iri.data=there-globus", "limits.poll=1s"):
+        hibali("config", "set", *f"sites.there.{setting}".split("="), exit=0)
+    before, asked = hibali.home.config.read_bytes(), sum(facility.requests.values())
+    done = add(hibali, facility, *option, "--json")
+    assert _changes(done.lines) == [("there", "same")]
+    assert (hibali.home.config.read_bytes(), sum(facility.requests.values())) == (before, asked)
+
+
+def test_a_site_that_moves_the_files_can_be_given(hibali: Any, facility: Iri) -> None:
+    hibali("sites", "add", "disk", "--local", facility.home, "--no-check", exit=0)
+    for _ in range(2):
+        add(hibali, facility, "--set", "iri.data=disk")
+    assert sites(hibali)["there"]["iri"]["data"] == "disk"
+    refused = add(hibali, facility, "--set", "iri.data=none", "--replace", "--json", exit=2).last
+    assert (refused["code"], "'none'" in refused["message"]) == ("invalid-site", True)
+
+
+def test_a_command_that_gives_something_else_names_what_differs(hibali: Any, facility: Iri) -> None:
+    add(hibali, facility, "--no-check")
+    asked = sum(facility.requests.values())
+    words = ("--root", "scratch=/mine", "--set", "iri.filesystem=other", "--json")
+    refused = add(hibali, facility, *words, command="echo other", exit=8).last
+    assert refused["code"] == "site-differs"
+    assert refused["message"].endswith("; different: iri.token_command, iri.filesystem, roots")
+    wrong = hibali("sites", "add", "there", "--local", facility.home, "--json", exit=8).last
+    assert wrong["message"].endswith("; different: kind, iri, default_root, roots")
+    assert sum(facility.requests.values()) == asked
+
+
+def test_the_sites_of_a_facility_are_written_at_once_or_not_at_all(hibali: Any, facility: Iri) -> None:
+    """One of the sites beside it cannot be written: the file has a layout that hibali cannot change."""
+    text = 'version = 1\nsites = {here = {kind = "local"}}\n'
+    hibali.home.config.write_text(text)
+    hibali.home.config.chmod(0o600)
+    assert add(hibali, facility, "--json", exit=2).last["code"] == "not-editable"
+    assert hibali.home.config.read_text() == text
 
 
 def test_a_dry_run_asks_the_facility_and_writes_nothing(hibali: Any, facility: Iri) -> None:
@@ -252,18 +297,22 @@ def test_odd_properties_of_a_location_do_not_prevent_its_root(
         endpoint("globus", endpoint_id="no uuid"),
         endpoint("globus"),
         endpoint("globus", endpoint_id=COLLECTION, root_path=["/x"]),
+        endpoint("globus", endpoint_id=COLLECTION, root_path="/x\x1b[2J"),
+        endpoint("globus", endpoint_id=COLLECTION, root_path="/x\x9b2J"),
+        endpoint("globus", endpoint_id=COLLECTION, root_path="/x\u202e"),
         endpoint("s3", bucket="brains", endpoint_url="http://s3.example.org"),
         endpoint("s3", bucket="../x", endpoint_url="https://s3.example.org"),
         endpoint("s3", bucket="brains", endpoint_url="https://me:secret@s3.example.org"),
         {"protocol": {"odd": 1}},
         [],
     ],
-    ids=range(8),
+    ids=range(11),
 )
 def test_endpoints_that_no_setting_may_have_are_left_out(hibali: Any, facility: Iri, odd: Any) -> None:
     facility.endpoints[FILESYSTEM] = [odd]
     done = add(hibali, facility, "--dry-run")
     assert list(tomllib.loads(done.out.decode())["sites"]) == ["there"]
+    assert done.out.decode().replace("\n", "").isprintable()
 
 
 @pytest.mark.parametrize("answer", [{}, "text", 3])

@@ -9,6 +9,7 @@ from hibali_plugins.facilities.iri.client import JobRecord
 from hibali_plugins.facilities.iri.service import SYSTEM, _specification, _status_of
 from hibali_plugins.facilities.script_jobs import Script
 from runs.schedulers.base import Phase, Resources
+from tests.support.rest_sites import NAME, SERVICES, SiteCommands, open_site
 
 
 def script(*lines: str, path: bytes = b"/home/me/.hibali/runs/1/job.sh") -> Script:
@@ -68,3 +69,19 @@ def test_a_script_whose_path_a_shell_could_misread_is_refused() -> None:
 )
 def test_states_are_mapped_and_unknown_ones_are_no_end(state: str, code: int | None, phase: Phase) -> None:
     assert _status_of(JobRecord("1", "mark", state, "", code)).phase is phase
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("service", SERVICES)
+@pytest.mark.parametrize("path", ["~", "~/data"])
+def test_an_expired_token_is_named_where_the_home_folder_is_needed(
+    request: pytest.FixtureRequest, service: str, path: str
+) -> None:
+    site = open_site(request, service)
+    commands = SiteCommands(request.getfixturevalue("hibali"), site.table().partition("client_id")[0])
+    login = 'token_command = ["echo", "an-old-token"]\n'
+    commands.set_table(f"{commands.table}{login}")
+    site.double.accepts = lambda token: token != "an-old-token"
+    refused = commands.hibali("ls", f"{NAME}:{path}", "--json", exit=4).last
+    assert refused["code"] == "expired"
+    assert "token_command" in refused["hint"]

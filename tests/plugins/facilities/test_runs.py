@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -164,3 +165,48 @@ def test_no_secret_is_in_an_argument_a_file_or_the_output(place: Place) -> None:
             assert b"planted" not in path.read_bytes(), path
     for path in place.site.home.rglob("*"):
         assert not path.is_file() or b"planted" not in path.read_bytes(), path
+
+
+def test_a_run_is_adopted_by_a_ledger_that_does_not_know_it(place: Place, tmp_path: Path) -> None:
+    bench = place.bench
+    ended = bench.run(bench.answers(), "--wait", exit=0).last
+    running = bench.run(bench.answers(sleep=600), exit=0).last
+    env = {"HIBALI_STATE": str(private(tmp_path / "another-state"))}
+    found = {each["id"]: each for each in adopt(place, env, NAME)}
+    assert {name: each["fate"] for name, each in found.items()} == {
+        ended["id"]: "found",
+        running["id"]: "found",
+    }
+    jobs = {each["id"]: each["tasks"][0]["job"] for each in (ended, running)}
+    assert {name: each["job"] for name, each in found.items()} == jobs
+    assert {each["fate"] for each in adopt(place, env, "--yes")} == {"adopted"}
+    bench.hibali("runs", "collect", ended["id"], "out", env=env, exit=0)
+    assert (bench.folder / "out" / "out.txt").read_bytes() == b"hello\n"
+    bench.hibali("runs", "cancel", running["id"], env=env, exit=0)
+    bench.hibali("runs", "wait", running["id"], env=env, exit=7)
+    assert set(place.site.created().values()) == {1}
+
+
+def test_a_run_whose_job_the_service_does_not_have_is_adopted_only_if_it_recorded_its_id(
+    place: Place, tmp_path: Path
+) -> None:
+    ended = place.bench.run(place.bench.answers(), "--wait", exit=0).last
+    place.double.hide(times=1000)
+    env = {"HIBALI_STATE": str(private(tmp_path / "another-state"))}
+    [found] = adopt(place, env, "--yes")
+    if place.site.service == "slurmrestd":
+        assert (found["fate"], found["job"]) == ("adopted", ended["tasks"][0]["job"])
+    else:
+        assert (found["fate"], found["because"]) == (
+            "left",
+            f"{place.site.service} has no job of it, or none any more",
+        )
+
+
+def adopt(place: Place, env: dict[str, str], *words: str) -> list[dict[str, Any]]:
+    return place.bench.hibali("runs", "adopt", *words, "--json", env=env, exit=0).lines[:-1]
+
+
+def private(folder: Path) -> Path:
+    folder.mkdir(mode=0o700)
+    return folder

@@ -8,7 +8,7 @@ import os
 import subprocess
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -33,6 +33,7 @@ from hibali_plugins.facilities.slurmrestd.records import (
     queued_status,
     task_statuses,
 )
+from hibali_plugins.facilities.slurmrestd.service import SlurmrestdJobs
 from hibali_plugins.facilities.slurmrestd.settings import SlurmrestdSettings
 from hibali_plugins.facilities.slurmrestd.submission import describe
 from runs.request import compute_site
@@ -41,6 +42,7 @@ from tests.end_to_end.run_tools import Bench
 from tests.services import rest
 from tests.services.rest import Reply, Request, RestDouble, Route
 from tests.services.slurmrestd import SlurmrestdRelay, user_name
+from transfers.remote.host import RemoteHost
 from transfers.stores.bearer.settings import BearerSettings
 
 LINES = [
@@ -263,6 +265,7 @@ class Gateway(RestDouble):
 
     def __init__(self, *versions: str, old: bool = False, code: int = 0) -> None:
         self.versions, self.old, self.code = versions, old, code
+        self.accounting: tuple[int, Any] = (200, {"jobs": [], "errors": []})
         self.asked: list[str] = []
         super().__init__()
 
@@ -283,6 +286,8 @@ class Gateway(RestDouble):
         self.headers = dict(request.headers)
         if request.path == ("/openapi" if self.old else "/openapi/v3"):
             return Reply(200, {"paths": {f"/slurm/{each}/job/submit": {} for each in self.versions}})
+        if "/slurmdb/" in request.path:
+            return Reply(*self.accounting)
         if request.path.endswith("/jobs"):
             return Reply(200, {"jobs": [], "errors": []})
         return Reply(404, b"not found")
@@ -383,6 +388,48 @@ def test_a_url_with_a_version_and_another_header_is_used_as_it_is() -> None:
     assert client.accounted("/jobs", {}) == []
     assert gateway.asked == ["/slurm/open/v0.0.43/defiant/jobs", "/slurmdb/open/v0.0.43/defiant/jobs"]
     assert gateway.headers["Authorization"] == "planted"
+    gateway.close()
+
+
+_DOWN = {
+    "errors": [
+        {"error_number": 7000, "error": "Unable to connect to database", "description": "as Slurm says"}
+    ]
+}
+_NOTHING = {"errors": [{"error_number": 9003, "error": "Nothing found"}]}
+
+
+@pytest.mark.parametrize(
+    ("status", "answer", "kind"),
+    [
+        (200, {"jobs": [], "errors": []}, None),
+        (200, _NOTHING, None),
+        (404, b"not found", None),
+        (404, _NOTHING, None),
+        (500, _NOTHING, None),
+        (200, _DOWN, TryLaterError),
+        (500, _DOWN, TryLaterError),
+        (500, b"", TryLaterError),
+        (200, {"jobs": 5}, TryLaterError),
+        (403, b"denied", AccessError),
+        (500, {"errors": [{"error_number": 2002, "error": "Access/permission denied"}]}, AccessError),
+    ],
+    ids=range(11),
+)
+def test_an_accounting_that_does_not_answer_is_no_missing_job(
+    status: int, answer: Any, kind: type[HibaliError] | None
+) -> None:
+    """None: the job certainly does not exist, also where there is no accounting, which is not offered (404)."""
+    gateway = Gateway()
+    gateway.accounting = status, answer
+    client = client_of(f"{gateway.url}/slurm/v0.0.44")
+    jobs = SlurmrestdJobs(client, cast("RemoteHost", None), None)
+    if kind is None:
+        assert jobs.find("mark", "2026-01-01") is None
+    else:
+        with pytest.raises(kind):
+            jobs.find("mark", "2026-01-01")
+        assert jobs.account(["5"], 10.0) is None
     gateway.close()
 
 

@@ -20,6 +20,8 @@ from hibali.errors import HibaliError, IncompleteError, TryLaterError
 from hibali_plugins.facilities.firecrest import streaming
 from hibali_plugins.facilities.firecrest.large import UploadTarget
 from hibali_plugins.facilities.firecrest.streaming import StreamedFiles, StreamUpload
+from hibali_plugins.facilities.operations import waiting
+from hibali_plugins.facilities.operations.waiting import FileJobs
 
 MIB = 1024 * 1024
 _MAGIC = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
@@ -63,8 +65,9 @@ class Client:
     addresses = SimpleNamespace(is_local=True)
 
     def __init__(self, *ports: int, state: str | None = "RUNNING") -> None:
-        self._ports, self._state = ports, state
+        self._ports, self.state = ports, state
         self.cancelled: list[str] = []
+        self.file_jobs = FileJobs(self.subject, lambda job: self.state, self.cancel)  # noqa: ARG005  # there is one job
 
     def begin_stream(self, action: str, path: bytes) -> tuple[str, str]:
         del action, path
@@ -73,7 +76,7 @@ class Client:
 
     def job(self, job: str) -> Any:
         del job
-        return self._state and SimpleNamespace(state=self._state, exit_code=0)
+        return self.state and SimpleNamespace(state=self.state, exit_code=0)
 
     def cancel(self, job: str) -> None:
         self.cancelled.append(job)
@@ -250,8 +253,7 @@ def test_the_proxy_of_the_environment_is_not_used(monkeypatch: pytest.MonkeyPatc
         download(Client(Server(init(100) + frame(8, CLOSED_1009)).port), 100)
 
 
-@pytest.mark.parametrize("state", ["RUNNING", None], ids=["silent ports", "unlisted job"])
-def test_the_wait_for_a_streamer_ends(state: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_wait_for_a_streamer_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if each of many ports accepts a connection and says nothing."""
     monkeypatch.setattr(streaming, "_LISTENING_SECONDS", 0.5)
     monkeypatch.setattr(streaming, "_CONNECT_SECONDS", 0.2)
@@ -264,8 +266,83 @@ def test_the_wait_for_a_streamer_ends(state: str | None, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(streaming, "connect", counted)
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        client = Client(2000, 3000, state=state)
+        client = Client(2000, 3000)
         with pytest.raises(TryLaterError, match="cannot be reached"):
             upload(client, 1)
     assert len(tried) <= 4
     assert client.cancelled == ["7"]
+
+
+@pytest.mark.parametrize(
+    ("state", "limit", "message"),
+    [
+        ("PENDING", "_LONGEST_WAIT", "that streams the file did not start within"),
+        (None, "_NOT_LISTED_SECONDS", "that streams the file is not listed"),
+        ("FAILED", "", "that streams the file ended as FAILED"),
+    ],
+    ids=["pending", "unlisted", "failed"],
+)
+def test_the_wait_in_the_queue_ends(
+    state: str | None, limit: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if limit:
+        monkeypatch.setattr(waiting, limit, 0.2)
+    client = Client(2000, state=state)
+    with pytest.raises(TryLaterError, match=message) as caught:
+        upload(client, 1)
+    assert caught.value.code == "transfer-failed"
+    assert client.cancelled == ["7"]
+
+
+@pytest.mark.parametrize("begin", [upload, download])
+def test_a_job_that_waits_in_the_queue_is_cancelled_when_the_client_is_closed(begin: Any) -> None:
+    client = Client(2000, state="PENDING")
+    problems: list[HibaliError] = []
+
+    def act() -> None:
+        with pytest.raises(HibaliError) as caught:
+            begin(client, 1)
+        problems.append(caught.value)
+
+    other = threading.Thread(target=act)
+    other.start()
+    while not client.file_jobs._open:
+        time.sleep(0.01)
+    client.file_jobs.close()
+    other.join(10)
+    assert [each.code for each in problems] == ["interrupted"]
+    assert set(client.cancelled) == {"7"}
+
+
+def test_a_long_wait_in_the_queue_is_noted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "_SILENT_SECONDS", 0.1)
+    monkeypatch.setattr(waiting, "_LONGEST_WAIT", 1.0)
+    events: list[Any] = []
+    client = Client(2000, state="PENDING")
+    client.file_jobs._on_event = events.append
+    with pytest.raises(TryLaterError):
+        upload(client, 1)
+    said = "site: waiting at most 0 h for the service's job 7 that streams the file: PENDING"
+    assert [each.message for each in events] == [said]
+
+
+def test_closing_waits_for_the_answer_that_names_a_job() -> None:
+    client, asked, answered = Client(2000), threading.Event(), threading.Event()
+
+    def create() -> str:
+        asked.set()
+        answered.wait(10)
+        return "8"
+
+    creating = threading.Thread(target=client.file_jobs.begin, args=(create,))
+    creating.start()
+    assert asked.wait(10)
+    closing = threading.Thread(target=client.file_jobs.close)
+    closing.start()
+    closing.join(0.2)
+    assert closing.is_alive()
+    answered.set()
+    closing.join(10)
+    assert client.cancelled == ["8"]
+    with pytest.raises(TryLaterError, match="interrupted"):
+        client.file_jobs.begin(create)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hibali.config.edit import add_site, check_site_table, remove_site, render_site
+from hibali.config.edit import add_site, add_sites, check_site_table, remove_site, render_site
 from hibali.config.settings import load_sites
 from hibali.errors import RefusedError, UsageError
 
@@ -67,9 +67,20 @@ def test_adding_keeps_all_existing_text(config: Path) -> None:
 
 
 def test_a_different_site_is_refused(config: Path) -> None:
-    with pytest.raises(RefusedError):
+    with pytest.raises(RefusedError, match=r"; different: kind, .*ssh") as caught:
         add_site(str(config), "cluster", FOLDER)
+    assert len(caught.value.message) < 500
     assert config.read_text() == WRITTEN
+
+
+@pytest.mark.parametrize("second", ["cluster", "not a name"], ids=["differs", "invalid"])
+def test_several_sites_are_added_at_once_or_not_at_all(config: Path, second: str) -> None:
+    with pytest.raises((RefusedError, UsageError)):
+        add_sites(str(config), {"new": FOLDER, second: FOLDER})
+    assert config.read_text() == WRITTEN
+    changes = add_sites(str(config), {"new": FOLDER, "cluster": FOLDER, "newer": FOLDER}, replace=True)
+    assert [change for change, _ in changes] == ["added", "replaced", "added"]
+    assert set(load_sites(str(config)).sites) == {"new", "cluster", "newer", "here"}
 
 
 def test_replacing_keeps_comments(config: Path) -> None:
@@ -94,6 +105,20 @@ def test_replacing_keeps_comments(config: Path) -> None:
     site = load_sites(str(config)).site("cluster")
     assert (site.work, site.scheduler, site.limits.array_size) == ("@a/w", None, 7)
     assert text.index("array_size") < text.index("[sites.here]")
+
+
+def test_a_site_may_move_its_files_through_another_one(config: Path) -> None:
+    unicore = {
+        "kind": "unicore",
+        "unicore": {"url": "https://u.example.org", "token_variable": "T", "data": "cluster"},
+    }
+    for change in ("added", "same"):
+        assert add_site(str(config), "far", unicore)[0] == change
+    assert add_site(str(config), "cluster", FOLDER, replace=True)[0] == "replaced"
+    assert load_sites(str(config)).site("far").files_at == load_sites(str(config)).site("cluster")
+    bucket = {"kind": "s3", "s3": {"endpoint": "aws", "bucket": "brains"}}
+    with pytest.raises(UsageError, match=r"sites\.far\.unicore\.data: must be another site"):
+        add_site(str(config), "cluster", bucket, replace=True)
 
 
 def test_replacing_can_change_the_kind(config: Path) -> None:
