@@ -27,6 +27,7 @@ from hibali.system_errors import reason_of, transient_error
 from hibali.unreadable import damaged_line, note_unreadable
 
 _SCHEDULE = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+IDENTIFIER = re.compile(r"[0-9a-f]{8}-[0-9a-f]{6}-[0-9a-f]{8}")
 _IDENTIFIER_START = re.compile(r"[0-9a-f-]{1,64}")
 _MOST_CANDIDATES = 10
 _SYNC_EVERY = 64 * 1024  # bytes of a long journal between two fsyncs; receipts always sync
@@ -51,6 +52,11 @@ def seconds_of(time: object) -> float | None:
 def new_identifier() -> str:
     """Return a new id for an operation or run: sorted by time, random enough not to collide, `[0-9a-f-]` only."""
     return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
+
+
+def short_identifier(identifier: str) -> str:
+    """Return the last part of an id, which is random; other text is unchanged."""
+    return identifier.rpartition("-")[2] if IDENTIFIER.fullmatch(identifier) else identifier
 
 
 def scheduled_by() -> dict[str, str]:

@@ -15,6 +15,7 @@ from hibali.errors import Exit, HibaliError, NotFoundError, RefusedError
 from hibali.events import Listener
 from hibali.text import counted, path_fields
 from hibali.unreadable import collect_unreadable, raise_unreadable
+from hibali_cli.cells import id_cell
 from hibali_cli.failure import Failures
 from hibali_cli.fields import write_list
 from hibali_cli.handlers.run_sites import opener, run_site, update_runs
@@ -125,7 +126,8 @@ def _show(common: Common, cleaned: Sequence[Cleaned], failures: Failures, *, dry
         return int(code)
     if cleaned:
         rows = [
-            (each.run.id, each.run.site, each.run.state, each.because or str(each.result)) for each in cleaned
+            (id_cell(each.run.id), each.run.site, each.run.state, each.because or str(each.result))
+            for each in cleaned
         ]
         common.output.table(["run", "site", "state", "folder"], rows)
     gone = sum(each.result in {CleanResult.REMOVED, CleanResult.PLANNED} for each in cleaned)
@@ -199,7 +201,7 @@ def _show_found(common: Common, found_runs: Sequence[FoundRun]) -> None:
         return
     rows = [
         (
-            each.id,
+            id_cell(each.id),
             each.site,
             str(each.manifest.get("pipeline", "")) or None,
             each.job or None,

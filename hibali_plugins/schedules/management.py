@@ -13,6 +13,7 @@ from hibali.amounts import format_duration, format_size
 from hibali.errors import NotFoundError, RefusedError, UsageError
 from hibali.files import read_regular
 from hibali.text import counted
+from hibali_cli.cells import time_cell
 from hibali_cli.failure import Failures
 from hibali_cli.fields import write_list
 from hibali_cli.options import Common
@@ -45,7 +46,7 @@ from hibali_plugins.schedules.schedule import (
     load_schedules,
     read_expression,
 )
-from hibali_plugins.schedules.status import format_next_run, format_outcome, schedule_fields
+from hibali_plugins.schedules.status import format_next_run, format_outcome, next_run, schedule_fields
 from transfers.planning.overlap import forget_roots
 
 
@@ -166,7 +167,9 @@ def list_schedules(common: Common, fields: tuple[str, ...] | None) -> int | None
         (
             schedule.name,
             schedule.cron.text,
-            format_next_run(schedule),
+            "paused"
+            if schedule.paused
+            else time_cell(next_run(schedule).isoformat(), format_next_run(schedule)),
             format_outcome(triggers[-1] if triggers else None),
             " ".join(schedule.command),
         )
@@ -191,7 +194,7 @@ def show_log(common: Common, name: str, *, count: int, text: bool) -> int | None
         return None
     rows = [
         (
-            f"{datetime.fromisoformat(each.began).astimezone():%Y-%m-%d %H:%M:%S}",
+            time_cell(each.began, f"{datetime.fromisoformat(each.began).astimezone():%Y-%m-%d %H:%M:%S}"),
             format_outcome(each) + (" (catch-up)" if each.made_up else ""),
             None if each.seconds is None else format_duration(each.seconds),
             each.amount("files_moved") if each.amounts else None,
