@@ -15,7 +15,7 @@ from click.core import ParameterSource
 
 from hibali_cli.completion import RUNS, SITES, add_completions, kinds_of
 from hibali_cli.interruption import RESUMES, hint_if_interrupted, limit_time
-from hibali_cli.options import add_common_options, add_help_option, check_outputs, pop_common
+from hibali_cli.options import add_common_options, add_help_option, check_outputs, complete_sites, pop_common
 from hibali_cli.output import until_pipe_closes
 
 EXIT_STATUS: Final[Mapping[int, str]] = {
@@ -323,6 +323,7 @@ def _decorator(
                 return None
             complete_ids(made.params, values)
             common = pop_common(values)
+            complete_sites(common, made.params, values)
             check_outputs(common, context.command.params, values)
             hint = RESUMES if resumes and not values.get("dry_run") else ""
             prints = name in _LISTINGS or isinstance(made, ListingGroup)

@@ -160,10 +160,10 @@ def _place_names(context: click.Context, incomplete: str) -> Iterator[str]:
     if not colon:
         yield from (f"{name}:" for name in sorted(settings.sites))
         return
-    site = settings.sites[name]
+    site = settings.sites[name or settings.default_site]
     if "/" not in typed:
         yield from (f"{name}:@{root}/" for root in sorted(site.roots))
-    yield from places_like(name, typed)
+    yield from (f"{name}:{place.partition(':')[2]}" for place in places_like(site.name, typed))
 
 
 def _pipeline_names(context: click.Context, incomplete: str) -> Iterator[str]:

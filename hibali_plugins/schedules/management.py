@@ -120,15 +120,18 @@ def add_schedule(common: Common, name: str, words: tuple[str, ...], **options: o
 
 
 def _read_schedule(common: Common, name: str, words: tuple[str, ...], options: dict[str, object]) -> Schedule:
-    from hibali_plugins.schedules.check import UNSAFE_CHARACTERS, check_argv  # start-up: as above
+    # start-up: as above
+    from hibali_plugins.schedules.check import UNSAFE_CHARACTERS, check_argv, pin_default_site
 
     folder = os.getcwd()  # noqa: PTH109  # a folder as the user sees it
     if UNSAFE_CHARACTERS.search(folder):
         raise UsageError("bad-folder", "the name of this folder cannot be stored", subject=ascii(folder))
+    given = dict(check_variable(text) for text in cast("tuple[str, ...]", options["env"]))
+    command, environment = pin_default_site(common, check_argv(words), given)
     return Schedule(
         name=check_name(name),
         cron=_expression(options["cron"], options["every"]),
-        command=check_argv(words),
+        command=command,
         folder=folder,
         since=datetime.now(UTC).replace(microsecond=0),
         by=cast("Installer", options["by"] or "cron"),
@@ -137,7 +140,7 @@ def _read_schedule(common: Common, name: str, words: tuple[str, ...], options: d
         retry_for=_seconds(options["retry_for"]),
         missed=cast("Missed", options["missed"]),
         silent_after=_seconds(options["silent_after"]),
-        environment=dict(check_variable(text) for text in cast("tuple[str, ...]", options["env"])),
+        environment=environment,
     )
 
 

@@ -88,6 +88,9 @@ def test_names_are_completed_without_contacting_a_site(known: Any) -> None:
     assert offered(known, "hibali sites add x --transport ") == {"agent", "auto", "sftp"}
     assert offered(known, "hibali runs show 2") == set()
     assert "--dry-run" in offered(known, "hibali push --dry")
+    assert offered(known, "hibali ls :r") == set()
+    known("config", "set", "default-site", "here", exit=0)
+    assert offered(known, "hibali ls :r") == {"raw/", "raw\\ data/", "read.me"}
     known.home.config.write_text("not toml [")
     assert offered(known, "hibali sites show ") == set()
     assert not (known.home.folder / "mark").exists()
