@@ -30,6 +30,14 @@ def format_duration(seconds: float) -> str:
     return f"{whole} s"
 
 
+def format_moment(moment: datetime, now: datetime) -> str:
+    """Format a local time: `18:39` of today, `26 Nov` of this year, else `26 Nov 2025`; one to come also has its clock time."""
+    if moment.date() == now.date():
+        return f"{moment:%H:%M}"
+    day = f"{moment.day} {moment:%b}" + (f" {moment.year}" if moment.year != now.year else "")
+    return f"{day} {moment:%H:%M}" if moment > now else day
+
+
 def duration_text(seconds: float) -> str:
     """Format a duration as `read_duration` reads it, in its largest whole unit."""
     for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):

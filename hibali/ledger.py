@@ -7,7 +7,7 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -27,7 +27,10 @@ from hibali.system_errors import reason_of, transient_error
 from hibali.unreadable import damaged_line, note_unreadable
 
 _SCHEDULE = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
-_IDENTIFIER_START = re.compile(r"[0-9a-f-]{1,64}")
+IDENTIFIER = re.compile(r"[0-9a-f]{8}-[0-9a-f]{6}-[0-9a-f]{8}")
+LATEST = (
+    "latest"  # the name of the latest run or operation, and with `:PIPELINE` of the latest run of a pipeline
+)
 _MOST_CANDIDATES = 10
 _SYNC_EVERY = 64 * 1024  # bytes of a long journal between two fsyncs; receipts always sync
 
@@ -53,6 +56,11 @@ def new_identifier() -> str:
     return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
 
 
+def short_identifier(identifier: str) -> str:
+    """Return the last part of an id, which is random; other text is unchanged."""
+    return identifier.rpartition("-")[2] if IDENTIFIER.fullmatch(identifier) else identifier
+
+
 def scheduled_by() -> dict[str, str]:
     """Return the schedule and its firing that this process belongs to; empty where a person started it.
 
@@ -64,25 +72,36 @@ def scheduled_by() -> dict[str, str]:
     return {"schedule": name, "firing": firing}
 
 
-def find_identifier(folder: Path, typed: str) -> str | None:
-    """Return the id of the journal in `folder` that `typed` equals or is a prefix of; None where there is none.
+def find_identifier(
+    folder: Path, typed: str, named: Callable[[str], Collection[str]] | None = None
+) -> str | None:
+    """Return the id of the journal in `folder` that `typed` means; None where there is none. `named` returns the ids with a name.
 
-    Raises `UsageError` with the candidates for an ambiguous prefix.
+    Raises `UsageError` as `choose_identifier` does.
     """
-    if not _IDENTIFIER_START.fullmatch(typed):
-        return None
-    if (folder / f"{typed}.jsonl").is_file():
+    if IDENTIFIER.fullmatch(typed) and (folder / f"{typed}.jsonl").is_file():
         return typed
-    found = sorted(name for name in journal_names(folder) if name.startswith(typed))
+    return choose_identifier(journal_names(folder), typed, named(typed) if named else ())
+
+
+def choose_identifier(known: Iterable[str], typed: str, named: Collection[str] = ()) -> str | None:
+    """Return the id that has this name or last part, or else begins with it, or else contains it; None where there is none.
+
+    Raises `UsageError` with the candidates if several do.
+    """
+    parts = {each for each in known if typed in each and IDENTIFIER.fullmatch(each)} if typed else set()
+    found = {*named, *(each for each in parts if short_identifier(each) == typed)}
+    found = found or {each for each in parts if each.startswith(typed)} or parts
     if len(found) > 1:
+        listed = sorted(found)
         more = [f"and {len(found) - _MOST_CANDIDATES} more"] if len(found) > _MOST_CANDIDATES else []
         raise UsageError(
             "ambiguous-id",
-            "\n".join(["several ids start with it:", *found[-_MOST_CANDIDATES:], *more]),
+            "\n".join(["several ids match:", *listed[-_MOST_CANDIDATES:], *more]),
             subject=typed,
             hint="Type more characters of the id.",
         )
-    return found[0] if found else None
+    return next(iter(found), None)
 
 
 def journal_names(folder: Path) -> list[str]:

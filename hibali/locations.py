@@ -81,7 +81,7 @@ def read_key(text: str, settings: Settings) -> Location:
 
     Raises `UsageError` for another site than an object store, and for `.` and `..`, which URLs cannot have.
     """
-    typed = os.fsencode(text).decode("utf-8", "surrogateescape")
+    typed = settings.with_site(os.fsencode(text).decode("utf-8", "surrogateescape"))
     name, colon, path = typed.partition(":")
     site = settings.sites.get(name) if colon else None
     if site is None or not kind_of(site).has_keys:
@@ -94,13 +94,14 @@ def read_key(text: str, settings: Settings) -> Location:
 
 
 def read_location(text: str, settings: Settings, *, literal: bool = False) -> Location:
-    """Parse a location from the command line, relative to the current folder; `literal` as in
+    """Parse a location from the command line, relative to the current folder; `:PATH` is at the default site, whose name the
+    returned location has; `literal` as in
     `parse_location`.
 
     Raises `UsageError` for an unknown site or root, a variable, a path that leaves its start with `..`,
     `~user`, a site name without a colon where no such file exists, or a site of an unsupported kind.
     """
-    typed = os.fsencode(text).decode("utf-8", "surrogateescape")
+    typed = settings.with_site(os.fsencode(text).decode("utf-8", "surrogateescape"))
     found = parse_location(typed, settings.sites, os.fsencode(Path.cwd()), literal=literal)
     if found is None:
         settings.site(typed.partition(":")[0])  # names similar sites
@@ -161,10 +162,10 @@ def check_local_file(text: str, settings: Settings) -> None:
     """
     check_no_site_name(text, settings)
     name, colon, path = text.partition(":")
-    if colon and name in settings.sites:
+    if colon and (not name or name in settings.sites):
         raise UsageError(
             "not-a-local-file",
-            f"this is a location at the site {name}, but the output must be a local file",
+            f"this is a location at {f'the site {name}' if name else 'the default site'}, but the output must be a local file",
             subject=text,
             hint=f"For a local file with that name: ./{text}. To send a file there afterwards: hibali push FILE {shlex.quote(f'{name}:{path}')}",
         )

@@ -95,7 +95,7 @@ class Run:
     """
 
     def __init__(self, identifier: str, *, config: Place | None = None) -> None:
-        """Find a run by its id, or by the beginning of the id. Raises `NotFoundError`."""
+        """Find a run by its id, a part of the id, its name, `latest` or `latest:PIPELINE`. Raises `NotFoundError`, `UsageError` for several."""
         self._run_store = RunStore()
         self._config = config
         self.id = self._run_store.find_id(identifier)

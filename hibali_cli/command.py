@@ -13,9 +13,9 @@ from typing import Any, Final, Literal, NamedTuple, TypeVar
 import click
 from click.core import ParameterSource
 
-from hibali_cli.completion import RUNS, add_completions, kinds_of
+from hibali_cli.completion import RUNS, SITES, add_completions, kinds_of
 from hibali_cli.interruption import RESUMES, hint_if_interrupted, limit_time
-from hibali_cli.options import add_common_options, add_help_option, check_outputs, pop_common
+from hibali_cli.options import add_common_options, add_help_option, check_outputs, complete_sites, pop_common
 from hibali_cli.output import until_pipe_closes
 
 EXIT_STATUS: Final[Mapping[int, str]] = {
@@ -323,6 +323,7 @@ def _decorator(
                 return None
             complete_ids(made.params, values)
             common = pop_common(values)
+            complete_sites(common, made.params, values)
             check_outputs(common, context.command.params, values)
             hint = RESUMES if resumes and not values.get("dry_run") else ""
             prints = name in _LISTINGS or isinstance(made, ListingGroup)
@@ -341,17 +342,18 @@ def _decorator(
 
 
 def complete_ids(parameters: Iterable[click.Parameter], values: dict[str, Any]) -> None:
-    """Replace prefixes of run ids by the ids, in every parameter that takes runs.
+    """Replace parts of run ids and names of runs by the ids, in every parameter that takes runs.
 
-    Raises `UsageError` for an ambiguous prefix; other values of the parameter are kept.
+    Raises `UsageError` for an ambiguous one; other values of the parameter are kept.
     """
     context = click.get_current_context()
     for parameter in parameters:
         ignored = values.get(str(parameter.name))
-        if ignored and RUNS in kinds_of(parameter, context):
+        kinds = kinds_of(parameter, context)
+        if ignored and RUNS in kinds and SITES not in kinds:
             from runs.store import RunStore  # start-up: only for wrong commands and run ids
 
-            only = len(kinds_of(parameter, context)) == 1
+            only = len(kinds) == 1
             typed = ignored if isinstance(ignored, tuple) else (ignored,)
             found = RunStore().find_ids(typed, only=only)
             values[str(parameter.name)] = found if isinstance(ignored, tuple) else found[0]

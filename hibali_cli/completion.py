@@ -160,10 +160,10 @@ def _place_names(context: click.Context, incomplete: str) -> Iterator[str]:
     if not colon:
         yield from (f"{name}:" for name in sorted(settings.sites))
         return
-    site = settings.sites[name]
+    site = settings.sites[name or settings.default_site]
     if "/" not in typed:
         yield from (f"{name}:@{root}/" for root in sorted(site.roots))
-    yield from places_like(name, typed)
+    yield from (f"{name}:{place.partition(':')[2]}" for place in places_like(site.name, typed))
 
 
 def _pipeline_names(context: click.Context, incomplete: str) -> Iterator[str]:
@@ -179,21 +179,29 @@ def _pipeline_names(context: click.Context, incomplete: str) -> Iterator[str]:
 
 
 def _run_ids(context: click.Context, incomplete: str) -> Iterator[str]:
+    """Complete `latest`, names of runs and last parts of ids; after a first letter also whole ids and `latest:PIPELINE`."""
     del context
-    yield from _latest_ids(RUNS, incomplete)
+    from hibali.ledger import LATEST, short_identifier  # start-up: only for this kind of word
+    from runs.run_index import read_latest_names  # start-up: only for this kind of word
+
+    latest = read_latest_names(_MOST_RUNS)
+    words = [LATEST, *(name for _, name, _ in latest if name.isprintable() and name)] if latest else []
+    yield from dict.fromkeys(words)
+    yield from (short_identifier(run_id) for run_id, _, _ in latest)
+    if incomplete:
+        yield from dict.fromkeys(f"{LATEST}:{pipeline.partition('@')[0]}" for _, _, pipeline in latest)
+        yield from (run_id for run_id, _, _ in latest)
 
 
 def _operation_ids(context: click.Context, incomplete: str) -> Iterator[str]:
+    """Complete `latest` and last parts of ids, the latest first; after a first letter also whole ids; no file is read."""
     del context
-    yield from _latest_ids(_OPERATIONS, incomplete)
+    from hibali.ledger import LATEST, journal_names, ledger_folder, short_identifier  # start-up: as above
 
-
-def _latest_ids(folder: str, incomplete: str) -> Iterator[str]:
-    """Return ids, the latest first, without reading the files."""
-    from hibali.ledger import journal_names, ledger_folder  # start-up: only for this kind of word
-
-    names = [name for name in journal_names(ledger_folder(folder)) if name.startswith(incomplete)]
-    yield from sorted(names, reverse=True)[:_MOST_RUNS]
+    latest = sorted(journal_names(ledger_folder(_OPERATIONS)), reverse=True)[:_MOST_RUNS]
+    yield from (LATEST, *map(short_identifier, latest)) if latest else ()
+    if incomplete:
+        yield from latest
 
 
 def _remote_names(context: click.Context, incomplete: str) -> Iterator[str]:

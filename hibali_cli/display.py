@@ -1,4 +1,4 @@
-"""Redraw lines at the bottom of a terminal, and fit tables to its width."""
+"""Redraw lines at the bottom of a terminal, and fold tables to its width."""
 
 from __future__ import annotations
 
@@ -89,35 +89,37 @@ def shortened(text: str, width: int, *, front: float = 0.0) -> str:
 
 
 _GAP = 2
-_IDENTIFIER = 24  # columns of the id of a run or an operation, which users copy
-_LEAST = 8
+INDENT = 2  # of the lines below the first one of a record
+_LIMITS = (24, 16)
 
 
-def fitting_widths(
-    natural: Sequence[int], headings: Sequence[int], numeric: Sequence[bool], available: int
-) -> list[int]:
-    """Return the widths of as many columns as fit into `available`, the first ones first.
+def fold_columns(widths: Sequence[int], available: int) -> list[list[int]]:
+    """Return the columns of each line of a record: one line if all fit, else the wide columns are moved below the first line.
 
-    The widest columns shrink first. Numbers are never cut, and the first column keeps the width of an id.
+    Columns keep their order in each line; a column wider than `available` has a line of its own.
     """
-    least = [
-        width if number else min(width, max(heading, _IDENTIFIER if position == 0 else _LEAST))
-        for position, (width, heading, number) in enumerate(zip(natural, headings, numeric, strict=True))
-    ]
-    count = len(natural)
-    while count > 1 and sum(least[:count]) + _GAP * (count - 1) > available:
-        count -= 1
-    left = available - _GAP * (count - 1)
-    if count == 1:
-        return [min(natural[0], max(1, left))]
-    low, high = 0, max(natural[:count])
-    while low < high:  # the largest width that fits
-        middle = (low + high + 1) // 2
-        taken = sum(
-            max(smallest, min(width, middle)) for width, smallest in zip(natural[:count], least, strict=False)
-        )
-        low, high = (middle, high) if taken <= left else (low, middle - 1)
-    return [max(smallest, min(width, low)) for width, smallest in zip(natural[:count], least, strict=False)]
+    every = range(len(widths))
+    for limit in (available, *_LIMITS):
+        narrow = [column for column in every if column == 0 or widths[column] <= limit]
+        if _line_width(widths, narrow) <= available:
+            break
+    [first, *_] = _fill_lines(widths, narrow, available)
+    below = [column for column in every if column not in first]
+    return [first, *_fill_lines(widths, below, available - INDENT)]
+
+
+def _fill_lines(widths: Sequence[int], columns: Sequence[int], available: int) -> list[list[int]]:
+    lines: list[list[int]] = []
+    for column in columns:
+        if lines and _line_width(widths, [*lines[-1], column]) <= available:
+            lines[-1].append(column)
+        else:
+            lines.append([column])
+    return lines
+
+
+def _line_width(widths: Sequence[int], columns: Sequence[int]) -> int:
+    return sum(widths[column] for column in columns) + _GAP * (len(columns) - 1)
 
 
 def cut(text: str, width: int) -> str:

@@ -50,6 +50,16 @@ OUTPUT_PLACE = Use()  # a target of a command, on this machine or SITE:PATH
 READ, WRITTEN = Use(), Use()  # a location: it must exist, or the command makes it
 INPUT_FILE = Use()  # a file of this machine that must exist, or an address
 NEW_NAME = Use()  # a name that this command defines
+SITE = Use()  # the site, or sites, that the command needs; without a value the default site
+
+
+def complete_sites(common: Common, parameters: Iterable[click.Parameter], values: dict[str, Any]) -> None:
+    """Give the default site to parameters that need a site and have no value; raises `UsageError` without one."""
+    for parameter in parameters:
+        name = str(parameter.name)
+        if parameter.type is SITE and not values[name]:
+            site = common.settings().require_default_site(parameter.opts[-1])
+            values[name] = (site,) if parameter.multiple else site
 
 
 def check_outputs(common: Common, parameters: Iterable[click.Parameter], values: Mapping[str, Any]) -> None:

@@ -9,12 +9,21 @@ import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 from hibali.errors import HibaliError, IncompleteError
 from hibali.text import printable
 
-Cell = str | bytes | int | float | None
+
+class Short(NamedTuple):
+    """A cell that is `short` on a terminal, and `whole` elsewhere."""
+
+    whole: str
+    short: str
+
+
+Cell = str | bytes | int | float | Short | None
+_EMPTY = frozenset({"", "-"})
 _WIDEST = 100  # columns; longer cells exceed their column where nothing is cut
 _MOST_LINES = 512  # checked for what must be escaped, and written, together
 _before: list[
@@ -79,36 +88,23 @@ class Output:
     def table(self, headings: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
         """Write rows in aligned columns under headings; numbers right-aligned; cells escaped.
 
-        On a terminal the table fits its width: long cells are shortened, and columns that do not fit are omitted and named.
-        Elsewhere every cell is complete, and a very long one does not widen its column.
+        On a terminal a table that is too wide loses its empty columns, and then shows each record on several lines. Only a
+        cell that is wider than the terminal is shortened. Elsewhere a record is one line, and every cell is complete; a
+        very long one does not widen its column.
         """
-        shown = [[_cell(value) for value in row] for row in rows]
-        numeric = [_is_numeric(column) for column in zip(*shown, strict=True)] or [False] * len(headings)
-        lines = [[heading.upper() for heading in headings], *shown]
-        natural = [[_width(value) for value in column] for column in zip(*lines, strict=True)]
-        if is_terminal(sys.stdout):
-            from hibali_cli.display import cut, fitting_widths  # start-up: only where it is written
-
-            available = shutil.get_terminal_size().columns
-            widths = fitting_widths(
-                [max(column) for column in natural], [column[0] for column in natural], numeric, available
-            )
-            lines = [
-                [cut(value, width) for value, width in zip(line, widths, strict=False)] for line in lines
-            ]
-        else:
-            widths = [
-                max((width for width in column if width <= _WIDEST), default=_WIDEST) for column in natural
-            ]
+        on_terminal = is_terminal(sys.stdout)
+        lines = [[heading.upper() for heading in headings]]
+        lines += [[_cell(value, short=on_terminal) for value in row] for row in rows]
+        if on_terminal:
+            lines = _cut_to_terminal(lines)
+        columns = list(zip(*lines, strict=True))
+        numeric = [_is_numeric(column[1:]) for column in columns]
+        placed = _fold(columns) if on_terminal else [("", _widths_in_pipe(columns))]
         for number, line in enumerate(lines):
-            text = "  ".join(
-                _aligned(value, width, right=right)
-                for value, width, right in zip(line, widths, numeric, strict=False)
-            ).rstrip()
-            self.text((_bold(text, sys.stdout) if number == 0 else text) + "\n")
-        if shown and len(widths) < len(headings):
-            left_out = ", ".join(headings[len(widths) :])
-            self.info(f"Columns not shown: {left_out}. A wider terminal, a pipe or --json shows all columns.")
+            for indent, widths in placed:
+                cells = (_aligned(line[at], width, right=numeric[at]) for at, width in widths.items())
+                text = f"{indent}{'  '.join(cells)}".rstrip()
+                self.text((_bold(text, sys.stdout) if number == 0 else text) + "\n")
 
     def pairs(self, values: Mapping[str, Cell]) -> None:
         """Write names and values, one pair per line, values aligned; cells escaped."""
@@ -258,10 +254,47 @@ def _bold(text: str, stream: TextIO | None) -> str:
     return f"\x1b[1m{text}\x1b[0m" if coloured(stream) else text
 
 
-def _cell(value: Cell) -> str:
+def _cell(value: Cell, *, short: bool = False) -> str:
     if value is None:
         return "-"
+    if isinstance(value, Short):
+        value = value.short if short else value.whole
     return printable(value) if isinstance(value, str | bytes) else str(value)
+
+
+def _widths_in_pipe(columns: Sequence[Sequence[str]]) -> dict[int, int]:
+    """Return the width of each column, by its position."""
+    found = ([width for width in map(_width, column) if width <= _WIDEST] for column in columns)
+    return {at: max(widths, default=_WIDEST) for at, widths in enumerate(found)}
+
+
+def _cut_to_terminal(lines: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Shorten the cells that are wider than this terminal."""
+    from hibali_cli.display import INDENT, cut  # start-up: only where it is written
+
+    most = max(1, shutil.get_terminal_size().columns - INDENT)
+    return [[cut(value, most) for value in line] for line in lines]
+
+
+def _fold(columns: Sequence[Sequence[str]]) -> list[tuple[str, dict[int, int]]]:
+    """Return the lines of a record on this terminal: their indent, and the width of each column, by its position."""
+    from hibali_cli.display import INDENT, fold_columns  # start-up: only where it is written
+
+    available = shutil.get_terminal_size().columns
+    widths = {at: max(map(_width, column)) for at, column in enumerate(columns)}
+    if len(fold_columns([*widths.values()], available)) > 1:
+        widths = {at: width for at, width in widths.items() if not at or _has_content(columns[at])}
+    kept = list(widths)
+    folded = fold_columns([*widths.values()], available)
+    return [
+        (" " * INDENT if number else "", {kept[at]: widths[kept[at]] for at in line})
+        for number, line in enumerate(folded)
+    ]
+
+
+def _has_content(column: Sequence[str]) -> bool:
+    """Return whether a column has a value below its heading, or no lines at all."""
+    return len(column) == 1 or not _EMPTY.issuperset(column[1:])
 
 
 def _is_numeric(column: Sequence[str]) -> bool:

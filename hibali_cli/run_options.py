@@ -10,7 +10,7 @@ import click
 
 from hibali.errors import UsageError
 from hibali_api.job_options import IdentityOptions, ResourceOptions, resources_from
-from hibali_cli.options import OUTPUT_FILE, OUTPUT_PLACE, options
+from hibali_cli.options import OUTPUT_FILE, OUTPUT_PLACE, SITE, options
 
 # `hibali run --help` imports this module: slow imports are local.
 if TYPE_CHECKING:
@@ -29,10 +29,10 @@ add_run_options = options(
     click.option(
         "--site",
         "site_names",
-        required=True,
+        type=SITE,
         multiple=True,
         metavar="SITE|auto",
-        help="The site to run at; of several, or of all with `auto`, hibali chooses the one with the fewest bytes to transfer and the shortest queue.",
+        help="The site to run at; of several, or of all with `auto`, hibali chooses the one with the fewest bytes to transfer and the shortest queue (default: the default site).",
     ),
     click.option("--explain", is_flag=True, help="Show a comparison of the sites; with --dry-run only that."),
     click.option(

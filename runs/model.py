@@ -11,13 +11,14 @@ from typing import Any, Protocol
 
 from hibali.errors import Exit
 from hibali.events import Listener
+from hibali.ledger import IDENTIFIER
 from hibali.locations import Location
 from hibali.text import path_fields
 from transfers.model.entry import Entry
 
 # These runtimes start the tool as a child of a daemon, so that the job's own CPU time does not include it.
 DAEMON_CONTAINERS = frozenset({"docker", "podman"})
-RUN_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{6}-[0-9a-f]{8}")
+RUN_ID = IDENTIFIER
 # wider than the schema, but without characters that are special in a shell or JSON
 OUTPUT_ID = re.compile(r"[A-Za-z0-9_,.-]{1,200}")
 FROM_RUN = "run:"  # prefix of an input, and of an input's identity, that is the output of a run

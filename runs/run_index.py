@@ -8,16 +8,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hibali.journal_index import IndexRow, JournalIndex, Value
-from hibali.ledger import ledger_folder
+from hibali.ledger import LATEST, ledger_folder
+from hibali.unreadable import collect_unreadable
 from runs.model import RUN_ID, State
 from runs.records import read_run
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
 
-_VERSION = 3
+_VERSION = 4
 # Once the end of a run and its job are known, later records change none of these.
-_COLUMNS = ("began", "key", "state", "site", "pipeline_digest", "has_job", "is_sweep")
+_COLUMNS = (
+    "began",
+    "key",
+    "state",
+    "site",
+    "pipeline_digest",
+    "has_job",
+    "is_sweep",
+    "pipeline",
+    "command_name",
+)
 _INDEXED = ("began, name", "key", "state, site", "pipeline_digest")
 
 
@@ -25,13 +36,15 @@ _INDEXED = ("began, name", "key", "state, site", "pipeline_digest")
 class RunFilter:
     """Conditions on runs; None, () and False are no condition.
 
-    `key` is that of the command, `has_job` are runs that were submitted, `single` those that are no sweep.
+    `key` is that of the command, `name` what `--name` gave it, `pipeline` NAME or NAME@VERSION, `has_job` are runs that were submitted, `single` those that are no sweep.
     """
 
     key: str | None = None
     site: str | None = None
     states: Collection[State] = ()
     pipeline_digest: str | None = None
+    pipeline: str | None = None
+    name: str | None = None
     has_job: bool = False
     single: bool = False
 
@@ -58,6 +71,22 @@ def find_latest_run_ids(chosen: RunFilter, most: int | None = None) -> tuple[lis
     return _index().answer(ask)
 
 
+def find_names(typed: str) -> list[str]:
+    """Return the ids of the runs with this name, of `latest` the latest run, and of `latest:PIPELINE` that of a pipeline."""
+    word, colon, pipeline = typed.partition(":")
+    with collect_unreadable():  # damaged records have no name
+        if word == LATEST and (pipeline or not colon):
+            return find_latest_run_ids(RunFilter(pipeline=pipeline or None), 1)[0]
+        return find_run_ids(RunFilter(name=typed)) if typed else []
+
+
+def read_latest_names(most: int) -> list[tuple[str, str, str]]:
+    """Return the id, the name and the pipeline of the latest runs, the latest first."""
+    query = f"SELECT name, command_name, pipeline FROM entries ORDER BY began DESC, name DESC LIMIT {most}"
+    with collect_unreadable():
+        return _index().select(query, (), lambda row: (str(row[0]), str(row[1]), str(row[2])))
+
+
 def count_runs_by_state() -> dict[State, int]:
     """Return the number of runs in each state that occurs, in the order of `State`."""
     query = "SELECT state, count(*) FROM entries GROUP BY state"
@@ -77,6 +106,10 @@ def _condition(chosen: RunFilter) -> tuple[str, list[Value]]:
         )
     if chosen.pipeline_digest is not None:
         found.append(("pipeline_digest = ?", [chosen.pipeline_digest]))
+    if chosen.pipeline is not None:
+        found.append(("(pipeline = ? OR instr(pipeline, ?) = 1)", [chosen.pipeline, f"{chosen.pipeline}@"]))
+    if chosen.name is not None:
+        found.append(("command_name = ?", [chosen.name]))
     if chosen.has_job:
         found.append(("has_job", []))
     if chosen.single:
@@ -107,5 +140,7 @@ def _read_row(path: Path) -> IndexRow | None:
         run.spec.pipeline_digest,
         int(bool(run.job)),
         int(run.sweep is not None),
+        str(run.spec.pipeline),
+        str(run.spec.name or ""),
     )
     return IndexRow(values, settled=run.state.final and bool(run.job))

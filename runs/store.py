@@ -28,10 +28,10 @@ from hibali.unreadable import UnreadableStateError, collect_unreadable, note_unr
 from runs.model import RUN_ID, Run, State
 from runs.queue_places import QueuePlaces
 from runs.records import check_run_id, read_run
-from runs.run_index import RunFilter, find_run_ids
+from runs.run_index import RunFilter, find_names, find_run_ids
 
 _SITE = re.compile(rb'"site":"([^"]*)"')
-_DATE = 8  # letters of the date at the beginning of an id
+_LIKE_AN_ID = re.compile(r"[0-9]{8}-[0-9a-f-]*|[0-9a-f]{8}|latest(:.*)?", re.DOTALL)
 
 
 class RunStore:
@@ -94,23 +94,23 @@ class RunStore:
         Journal(self._path(run_id), *({"schema": 1, "at": at, **each} for each in records)).close()
 
     def find_id(self, typed: str) -> str:
-        """Return the id of the run that is, or begins with, the typed text.
+        """Return the id of the run with this id, part of an id, or name, or of `latest` or `latest:PIPELINE`.
 
-        Raises `NotFoundError` if there is none, `UsageError` if several ids begin with it.
+        Raises `NotFoundError` if there is none, `UsageError` if several have it.
         """
-        return find_identifier(self._folder, typed) or check_run_id(typed)
+        return find_identifier(self._folder, typed, find_names) or check_run_id(typed)
 
     def find_ids(self, typed: Iterable[str], *, only: bool) -> tuple[str, ...]:
         """Return the ids of runs, each once; text that is no id is returned as it was typed, for the caller.
 
-        Raises `UsageError` for a beginning that several runs have, if the parameter takes `only` runs.
+        If the parameter does not take `only` runs, a file and what does not look like an id are returned as typed, too.
+        Raises `UsageError` if several runs have it.
         """
         found = []
         for each in typed:
-            # an id begins with a date; other text may be a site or a file
-            is_id = len(each) > _DATE and each[:_DATE].isdigit() and each[_DATE] == "-"
             try:
-                found.append(self.find_id(each) if only or is_id else each)
+                is_id = only or (_LIKE_AN_ID.fullmatch(each) and not os.path.lexists(each))
+                found.append(self.find_id(each) if is_id else each)
             except NotFoundError:
                 found.append(each)
         return tuple(dict.fromkeys(found))

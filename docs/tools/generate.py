@@ -1,4 +1,4 @@
-"""Generate completions, man pages and documentation pages from the commands: `python -m docs.tools.generate [--check | --pages FOLDER]`."""
+"""Generate completions, man pages, pictures and documentation pages from the commands: `python -m docs.tools.generate [--check | --pages FOLDER]`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from click.shell_completion import FishComplete, ShellComplete
 
 from docs.tools.api_page import python_page
 from docs.tools.man_pages import manual_page, page_name
+from docs.tools.pictures import pictures
 from hibali.config.kinds import every_kind
 from hibali.config.model import Site
 from hibali.config.schema import Key, keys_of_field
@@ -137,7 +138,7 @@ def generated_files() -> dict[str, str]:
     files = {f"completions/{name}": _completion(shell) for name, shell in _SHELLS.items()}
     for context in contexts_of(click.Context(root, info_name="hibali")):
         files[f"man/{page_name(context)}.1"] = manual_page(context)
-    return files
+    return files | {f"docs/pictures/{name}": text for name, text in pictures().items()}
 
 
 def contexts_of(context: click.Context) -> Iterator[click.Context]:
@@ -168,7 +169,7 @@ def write_files(clone: Path) -> None:
     files = generated_files()
     for name in stale_files(clone):
         path = clone / name
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(exist_ok=True, parents=True)
         if name in files:
             path.write_text(files[name], encoding="ascii")
         else:

@@ -14,6 +14,7 @@ FILES: Mapping[str, str] = {
 }
 ENVIRONMENT: Mapping[str, str] = {
     "HIBALI_CONFIG": "The configuration to read instead of the user's, unless --config is given.",
+    "HIBALI_SITE": "The default site, instead of `default_site` in the configuration.",
     "HIBALI_STATE": "The state folder, instead of the user's.",
     "XDG_RUNTIME_DIR": "The folder of ssh control sockets, if its path is short; else the temporary folder.",
     "NO_COLOR": "When set, output has no colours.",

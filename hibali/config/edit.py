@@ -15,6 +15,7 @@ from hibali.config.schema import Wrong
 from hibali.config.settings import (
     Keys,
     Settings,
+    alike,
     lines_of_table,
     parse_settings,
     read_document,
@@ -123,11 +124,17 @@ def add_sites(
 
 
 def remove_site(config: str | None, name: str) -> Path:
-    """Remove the site from config.toml; return the file. Raises `UsageError` if the site does not exist."""
+    """Remove the site from config.toml, also as the default site; return the file. Raises `UsageError` if the site does not exist."""
     path, text, settings = read_file(config)
     settings.site(name)
     left = {other: site for other, site in settings.sites.items() if other != name}
-    _write(path, text, without_lines(text, ("sites", name)), replace_fields(settings, sites=left))
+    expected, without = replace_fields(settings, sites=left), without_lines(text, ("sites", name))
+    if settings.default_site == name:
+        expected, without = (
+            replace_fields(expected, default_site=""),
+            without_lines(without, ("default_site",)),
+        )
+    _write(path, text, without, expected)
     return path
 
 
@@ -199,6 +206,14 @@ def read_text(config: str | None) -> tuple[Path, str]:
 
 def _compare(settings: Settings, site: Site, text: str, table: Mapping[str, Any], *, replace: bool) -> Change:
     found = settings.sites.get(site.name)
+    other = alike(site.name, settings.sites)
+    if other:
+        raise UsageError(
+            "invalid-site",
+            f"its name differs from that of {other} only in upper and lower case",
+            subject=site.name,
+            hint="Choose another name.",
+        )
     if found is None:
         return "added"
     if found == site:

@@ -37,8 +37,8 @@ from hibali.config.schema import (
 
 PresentKeys = Mapping[str, Any]  # the keys of a table as they are in the file
 
-SITE_NAME = re.compile(r"[a-z][a-z0-9-]+")
-BAD_SITE_NAME = f"a site's name matches {SITE_NAME.pattern}"
+SITE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]+")
+BAD_SITE_NAME = "a site's name is a letter, then at least one letter, digit, - or _"
 _ROOT_NAME = r"[A-Za-z][A-Za-z0-9_-]*"
 _ROOT_PATH = r"(/|~(/|$)|\$[A-Za-z_][A-Za-z0-9_]*(/|$)).*"
 _FILE = text(r"(/|~/).+", "an absolute path or ~/x")
@@ -788,7 +788,7 @@ def local_site() -> Site:
 
 
 REMOTE_NAME = r"[a-z][a-z0-9-]*"
-IMAGES_PLACE = r"(?:/|~/|[a-z][a-z0-9-]+:)[^\x00-\x1f]*"
+IMAGES_PLACE = rf"(?:/|~/|{SITE_NAME.pattern}:)[^\x00-\x1f]*"
 _ORIGIN = r"https?://(?:[A-Za-z0-9.-]+|\[[0-9a-f:]+\])(?::[0-9]{1,5})?"
 _BAD_ORIGIN = "a scheme and a host, such as https://gitlab.lab.example"
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn, get_args, get_origin, get_type_hints
@@ -35,11 +36,14 @@ from hibali.config.schema import (
     table_of,
     tables,
 )
+from hibali.config.schema import line as one_line
 from hibali.errors import UsageError
 from hibali.files import check_private_file, config_file
 from hibali.plugins import has, if_offered, plugin_names
 from hibali.system_errors import unreadable
 from hibali.text import counted, did_you_mean, nearest, printable
+
+SITE_VARIABLE = "HIBALI_SITE"  # the default site, instead of default_site
 
 
 class SettingsError(UsageError):
@@ -67,6 +71,29 @@ class Settings:
     catalogue: CatalogueSettings = field(default_factory=CatalogueSettings)
     remotes: dict[str, RemoteSettings] = field(default_factory=dict)
     globus: GlobusClient | None = None
+    default_site: str = ""
+
+    def with_site(self, text: str) -> str:
+        """Return a location with the name of its site: `:PATH` is at the default site. Raises `UsageError` without one."""
+        return f"{self.require_default_site(text)}{text}" if text.startswith(":") else text
+
+    def require_default_site(self, subject: str) -> str:
+        """Return the name of the default site, which `subject` needs; raises `UsageError` if there is none."""
+        name = self.default_site
+        if not name:
+            local = (
+                f"For a local path that begins with a colon, write ./{subject}. " if subject[0] == ":" else ""
+            )
+            raise UsageError(
+                "no-default-site",
+                "no site is named, and there is no default site",
+                subject=subject,
+                hint=f"{local}Name the site, set {SITE_VARIABLE}, or set a default: hibali config set default-site NAME",
+            )
+        if name not in self.sites:
+            message = f"{SITE_VARIABLE} is not the name of a configured site"
+            raise UsageError("unknown-site", message, subject=name, hint=self._hint(name))
+        return name
 
     def site(self, name: str) -> Site:
         """Return the site of that name; raises `UsageError` with similar names."""
@@ -118,6 +145,7 @@ def load_sites(config: str | None = None) -> Settings:
     check_private_file(path, "the configuration")
     text = _read_text(path)
     settings = parse_settings(text, path) if text else Settings(path, {})
+    settings = replace(settings, default_site=os.environ.get(SITE_VARIABLE) or settings.default_site)
     for name in _secret_variables(settings):
         from hibali.subprocesses import hide_variable  # start-up: only for settings with such variables
 
@@ -147,7 +175,7 @@ def parse_settings(text: str, path: Path) -> Settings:
     wrong: list[Wrong] = []
     found = read_document(document, wrong)
     raise_wrong(text, path, wrong)
-    return Settings(path, found.sites, found.catalogue, found.remotes, found.globus)
+    return Settings(path, found.sites, found.catalogue, found.remotes, found.globus, found.default_site)
 
 
 def raise_wrong(text: str, path: Path, wrong: list[Wrong]) -> None:
@@ -176,6 +204,9 @@ class Document:
     """All tables of a config.toml."""
 
     version: int = setting(_version, default=1, doc="the version of this format")
+    default_site: str = setting(
+        one_line, default="", doc="the site of `:PATH`, and of commands that need a site and are given none"
+    )
     sites: dict[str, Site] = setting(
         tables(read_site, SITE_NAME.pattern, BAD_SITE_NAME), default={}, doc="the sites, by name"
     )
@@ -199,6 +230,16 @@ def read_document(document: dict[str, Any], wrong: list[Wrong]) -> Document:
     for name, site in found.sites.items():
         if site.globus is not None and site.globus.client is None:
             found.sites[name] = replace(site, globus=replace(site.globus, client=globus))
+    sites = document.get("sites")
+    if found.default_site and not (isinstance(sites, dict) and found.default_site in sites):
+        hint = did_you_mean(found.default_site, found.sites)
+        collect(wrong)(f"{found.default_site!r} is not one of the sites. {hint}".strip(), "default_site")
+    for name in found.sites:
+        twin = alike(name, found.sites)
+        if twin and twin < name:
+            collect(wrong)(
+                f"its name differs from that of {twin} only in upper and lower case", "sites", name
+            )
     for name, site in found.sites.items():
         data = kind_of(site).data_site(site)
         if not data:
@@ -212,6 +253,11 @@ def read_document(document: dict[str, Any], wrong: list[Wrong]) -> Document:
         else:
             found.sites[name] = replace(site, files_at=other)
     return found
+
+
+def alike(name: str, names: Iterable[str]) -> str:
+    """Return the one of the names that differs from this one only in upper and lower case; "" for none."""
+    return next((each for each in names if each != name and each.lower() == name.lower()), "")
 
 
 def require_built(site: Site) -> None:
@@ -302,7 +348,7 @@ def read_key(text: str) -> Keys:
     keys: list[str] = []
     while isinstance(found, dict) and len(found) == 1:
         ((key, found),) = found.items()
-        keys.append(key)
+        keys.append(key if keys else key.replace("-", "_"))  # also default-site, as options are written
     if found != 0 or not keys:
         raise UsageError(
             "bad-setting-key",
@@ -441,3 +487,42 @@ def default_of(keys: Keys) -> str:
         if alike and default != "required":
             return default
     return ""
+
+
+def list_settings(settings: Settings, document: Mapping[str, Any]) -> Iterator[tuple[Keys, Any, str]]:
+    """Yield the path of each setting, its value, None for none, and its source: `file`, `default` or `environment`.
+
+    `document` is the parsed file of the settings. Of a site, the keys of its kind are settings.
+    """
+    declared = Document(
+        sites=settings.sites,
+        catalogue=settings.catalogue,
+        remotes=settings.remotes,
+        globus=settings.globus,
+    )
+    for keys, value, source in _values(declared, document, ()):
+        if keys == ("default_site",) and os.environ.get(SITE_VARIABLE):
+            yield keys, os.environ[SITE_VARIABLE], "environment"
+        else:
+            yield keys, value, source
+
+
+def _values(table: Any, content: Mapping[str, Any], above: Keys) -> Iterator[tuple[Keys, Any, str]]:
+    for each in fields(table):
+        inner = getattr(table, each.name)
+        for name, key in keys_of_field(each).items():
+            keys = (*above, name)
+            written = content.get(name)
+            if isinstance(table, Site) and name not in {"kind", "limits", *kind_of(table).keys}:
+                continue
+            if is_dataclass(inner) and not key.inline:
+                yield from _values(inner, written or {}, keys)
+            elif isinstance(inner, dict) and any(is_dataclass(one) for one in inner.values()):
+                for one, below in inner.items():
+                    yield from _values(below, (written or {}).get(one, {}), (*keys, one))
+            elif name in content:
+                yield keys, written, "file"
+            else:
+                yield keys, default_text(each, key) or None, "default"
+    if isinstance(table, Site) and table.own is not None:
+        yield from _values(table.own, content.get(table.kind, {}), (*above, table.kind))

@@ -1,4 +1,4 @@
-"""`hibali config`: get, set and edit settings of config.toml."""
+"""`hibali config`: get, list, set and edit settings of config.toml."""
 
 from __future__ import annotations
 
@@ -37,6 +37,18 @@ def get_command() -> None:
 
 
 @command(
+    "list",
+    calls="hibali_cli.handlers.config:list_values",
+    examples=[("hibali config list", "List every setting with its value and its source.")],
+)
+def list_command() -> None:
+    """List every setting: its value, and whether that is a default, from config.toml, or from an environment variable.
+
+    Of a site, the settings of its kind are listed.
+    """
+
+
+@command(
     "path",
     calls="hibali_cli.handlers.config:print_path",
     examples=[("hibali config path", "Print the path of config.toml.")],
@@ -50,6 +62,7 @@ def path_command() -> None:
     calls="hibali_cli.handlers.config:change_value",
     examples=[
         ("hibali config set sites.juwels.scheduler.account brain", "Change one setting."),
+        ("hibali config set default-site juwels", "Make a site the one that is meant by :PATH."),
         ("hibali config set sites.juwels.read_only '[\"archive\"]'", "Set a list, written as in TOML."),
     ],
 )
@@ -76,6 +89,6 @@ def unset_command() -> None:
 config_command = command_group(
     "config",
     section=Section.SETUP,
-    commands=(edit_command, get_command, path_command, set_command, unset_command),
-    help_text="Get, set and edit settings.",
+    commands=(edit_command, get_command, list_command, path_command, set_command, unset_command),
+    help_text="Get, list, set and edit settings.",
 )

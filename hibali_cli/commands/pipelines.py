@@ -6,7 +6,7 @@ import click
 
 from hibali_cli.command import Section, command, command_group
 from hibali_cli.fields import PIPELINE, fields_option
-from hibali_cli.options import INPUT_FILE
+from hibali_cli.options import INPUT_FILE, SITE
 
 
 @command(
@@ -161,7 +161,13 @@ def show_command() -> None:
     ],
 )
 @click.argument("pipeline")
-@click.option("--site", "site_name", required=True, metavar="SITE", help="The site to stage it at.")
+@click.option(
+    "--site",
+    "site_name",
+    type=SITE,
+    metavar="SITE",
+    help="The site to stage it at (default: the default site).",
+)
 @click.option(
     "--image", default="", metavar="ARCHIVE", help="Stage this archive instead of the catalogue's image."
 )

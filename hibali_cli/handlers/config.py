@@ -1,8 +1,9 @@
-"""Get, set and edit settings of config.toml."""
+"""Get, list, set and edit settings of config.toml."""
 
 from __future__ import annotations
 
 import os
+import tomllib
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,10 +14,12 @@ import tomlkit
 from hibali.amounts import split_command
 from hibali.config.edit import read_text
 from hibali.config.edit_keys import get_value, read_edited, set_value, unset_value
+from hibali.config.settings import list_settings
 from hibali.errors import HibaliError, IncompleteError, UsageError
 from hibali.files import config_file, private_folder, state_folder, write_atomic
 from hibali.subprocesses import run_in_terminal
 from hibali.system_errors import unreadable
+from hibali_cli.fields import write_list
 from hibali_cli.options import Common
 
 
@@ -43,6 +46,27 @@ def print_value(common: Common, key: str) -> int:
     else:
         common.output.line(tomlkit.item(value).as_string())
     return 0
+
+
+def list_values(common: Common) -> int:
+    """List every setting with its source; return the exit code."""
+    _, text = read_text(common.config)
+    found = list(list_settings(common.settings(), tomllib.loads(text)))
+    records = ({"key": ".".join(keys), "value": value, "source": source} for keys, value, source in found)
+    if not write_list(common, "setting", records):
+        rows = [(".".join(keys), _value_text(value), source) for keys, value, source in found]
+        common.output.table(["key", "value", "source"], rows)
+    return 0
+
+
+def _value_text(value: Any) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, Mapping):
+        inline = tomlkit.inline_table()
+        inline.update(value)
+        return inline.as_string()
+    return str(tomlkit.item(value).as_string())
 
 
 def change_value(common: Common, key: str, value: str) -> int:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from hibali.amounts import format_size
 from hibali.errors import HibaliError, IncompleteError, NotFoundError, UsageError
 from hibali.text import counted, printable
+from hibali_cli.cells import id_cell, time_cell
 from hibali_cli.failure import Failures
 from hibali_cli.fields import write_list
 from hibali_cli.options import Common
@@ -181,7 +182,13 @@ def show_sites(output: Output, sites: Sequence[SiteRuns]) -> None:
         output.table(
             ["site", "last run", "state", "begun", "runs"],
             [
-                (each.site, each.last.id, each.last.state, each.last.created[:19] + "Z", _states(each))
+                (
+                    each.site,
+                    id_cell(each.last.id),
+                    each.last.state,
+                    time_cell(each.last.created, f"{each.last.created[:19]}Z"),
+                    _states(each),
+                )
                 for each in sites
             ],
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -13,8 +14,10 @@ from hibali.config.kinds import kind_of
 from hibali.config.model import Site
 from hibali.errors import Exit, HibaliError, NotFoundError, RefusedError
 from hibali.events import Listener
+from hibali.ledger import choose_identifier
 from hibali.text import counted, path_fields
 from hibali.unreadable import collect_unreadable, raise_unreadable
+from hibali_cli.cells import id_cell
 from hibali_cli.failure import Failures
 from hibali_cli.fields import write_list
 from hibali_cli.handlers.run_sites import opener, run_site, update_runs
@@ -23,7 +26,7 @@ from hibali_cli.output import is_terminal
 from hibali_cli.progress import listening
 from runs.adopt import Adoption, FoundRun, adopt, find_unknown_runs
 from runs.clean import Cleaned, CleanRequest, CleanResult, clean_run, needed_ids, plan_cleaning
-from runs.model import RUN_ID, Run
+from runs.model import Run
 from runs.store import RunStore
 
 
@@ -125,7 +128,8 @@ def _show(common: Common, cleaned: Sequence[Cleaned], failures: Failures, *, dry
         return int(code)
     if cleaned:
         rows = [
-            (each.run.id, each.run.site, each.run.state, each.because or str(each.result)) for each in cleaned
+            (id_cell(each.run.id), each.run.site, each.run.state, each.because or str(each.result))
+            for each in cleaned
         ]
         common.output.table(["run", "site", "state", "folder"], rows)
     gone = sum(each.result in {CleanResult.REMOVED, CleanResult.PLANNED} for each in cleaned)
@@ -145,24 +149,31 @@ def _fields(run: Run, cleaned: Cleaned) -> dict[str, object]:
     }
 
 
+_ID_PART = re.compile(r"[0-9a-f-]{4,}")
+
+
 def adopt_and_print(common: Common, named: Sequence[str], *, yes: bool) -> int:
     """Show the unknown runs and adopt those requested; returns the exit code.
 
-    Raises `NotFoundError` for an unknown id, `RefusedError` for a run that cannot be adopted.
+    Raises `NotFoundError` for an unknown id, `UsageError` for an ambiguous part of one, `RefusedError` for a run that cannot be adopted.
     """
-    ids = [run_id for run_id in named if RUN_ID.fullmatch(run_id)]
-    sites = _sites(common, [run_id for run_id in named if not RUN_ID.fullmatch(run_id)])
+    configured = common.settings().sites
+    typed = [each for each in named if each not in configured and _ID_PART.fullmatch(each)]
+    sites = _sites(common, [each for each in named if each not in typed])
     run_store = RunStore()
-    known = [run_id for run_id in ids if run_store.knows(run_id)]
     with listening(common, "adopt") as on_event:
-        found_runs = []
+        strays: list[FoundRun] = []
         for site in sites:
             with contextlib.closing(opener(site, on_event)()) as host:
-                found_runs += [
-                    _adopt(run_store, each, wanted=yes or each.id in ids)
-                    for each in find_unknown_runs(host, site, run_store)
-                    if not ids or each.id in ids
-                ]
+                strays += find_unknown_runs(host, site, run_store)
+        unknown = [each.id for each in strays]
+        ids = [choose_identifier(unknown, each) or run_store.find_id(each) for each in typed]
+        known = [run_id for run_id in ids if run_store.knows(run_id)]
+        found_runs = [
+            _adopt(run_store, each, wanted=yes or each.id in ids)
+            for each in strays
+            if not ids or each.id in ids
+        ]
         adopted_runs = [run_store.load(each.id) for each in found_runs if each.result is Adoption.ADOPTED]
         update_runs(common, run_store, adopted_runs, on_event)
     _show_found(common, found_runs)
@@ -199,7 +210,7 @@ def _show_found(common: Common, found_runs: Sequence[FoundRun]) -> None:
         return
     rows = [
         (
-            each.id,
+            id_cell(each.id),
             each.site,
             str(each.manifest.get("pipeline", "")) or None,
             each.job or None,

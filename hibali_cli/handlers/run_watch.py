@@ -24,6 +24,7 @@ from hibali.notices import Target, read_target, send_run_notice
 from hibali.retry import pause
 from hibali.text import printable
 from hibali_cli import output
+from hibali_cli.cells import id_cell
 from hibali_cli.display import Drawing, plain_line, shortened
 from hibali_cli.handlers.run_sites import run_site
 from hibali_cli.handlers.runs import Row, report_ends, row_of, state_text, table_lines
@@ -372,7 +373,7 @@ class _Table(_LiveRuns):
         headings = ["run", "state", "pipeline", "site", "name", "remark"]
         rows = [
             (
-                row.run.id,
+                id_cell(row.run.id),
                 row.run.state,
                 row.run.spec.pipeline,
                 row.run.site,

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 from rich.cells import cell_len
 
 from hibali.amounts import format_duration, format_size
+from hibali.ledger import short_identifier
 from hibali.text import counted, printable, write_ranges
 from hibali.unreadable import collect_unreadable, raise_unreadable
+from hibali_cli.cells import age_text, id_cell
 from hibali_cli.display import plain_line, shortened
 from hibali_cli.failure import Failures
 from hibali_cli.fields import write_list
@@ -34,7 +36,7 @@ if TYPE_CHECKING:  # start-up: only to draw, and where a site is contacted
 _HEADINGS = ("run", "state", "for", "pipeline", "site", "name", "remark")
 _RUN, _STATE, _FOR, _PIPELINE, _SITE, _NAME, _REMARK = range(len(_HEADINGS))
 _IMPORTANCE = (_RUN, _STATE, _FOR, _PIPELINE, _SITE, _NAME)  # the last column gets what is left
-_MOST = (24, 9, 12, 30, 20, 20, 80)
+_MOST = (8, 9, 12, 30, 20, 20, 80)
 _LEAST_ABOUT = 10
 _GAP = "  "
 _STYLES = {
@@ -58,7 +60,15 @@ class Row:
         """Return the cells, safe to print. The duration is shown only for unfinished runs."""
         run = self.run
         lasting = "" if run.state.ended else format_duration(max(0.0, now - self.since))
-        texts = (run.id, run.state, lasting, run.spec.pipeline, run.site, run.spec.name, self.subject)
+        texts = (
+            short_identifier(run.id),
+            run.state,
+            lasting,
+            run.spec.pipeline,
+            run.site,
+            run.spec.name,
+            self.subject,
+        )
         return tuple(printable(text) for text in texts)
 
 
@@ -368,10 +378,13 @@ def list_runs(
 
 def _print_runs(common: Common, runs: Sequence[Run], count: int) -> None:
     """Print a table; `count` is the number of all, if that is to be said."""
+    drawn = is_terminal(sys.stdout)
+    headings = ["run", "state", *(["age"] if drawn else []), "tasks", "pipeline", "site", "name", "collected"]
     rows = [
         (
-            run.id,
+            id_cell(run.id),
             run.state,
+            *([age_text(run.created)] if drawn else []),
             tasks_text(run) if run.sweep is not None else None,
             run.spec.pipeline,
             run.site,
@@ -380,7 +393,7 @@ def _print_runs(common: Common, runs: Sequence[Run], count: int) -> None:
         )
         for run in runs
     ]
-    common.output.table(["run", "state", "tasks", "pipeline", "site", "name", "collected"], rows)
+    common.output.table(headings, rows)
     if len(runs) < count:
         common.output.info(
             f"Shown are the latest {len(runs)} of {counted(count, 'run')}. To show all: --last {count}"

@@ -18,6 +18,7 @@ from hibali.errors import AccessError, Exit, HibaliError, TryLaterError, UsageEr
 from hibali.locations import Location, read_location
 from hibali.subprocesses import has_terminal
 from hibali.text import counted, path_fields, printable
+from hibali_cli.cells import time_cell
 from hibali_cli.dialogue import read_line, terminal_as_stdout
 from hibali_cli.failure import print_error
 from hibali_cli.fields import write_list
@@ -173,7 +174,9 @@ def clean_and_print(
         common.output.record("end", {"count": len(found), "exit": int(code)})
         return int(code)
     if found:
-        rows = [(left.bucket, left.key, left.begun, left.because or str(left.result)) for left in found]
+        rows = [
+            (left.bucket, left.key, time_cell(left.begun), left.because or str(left.result)) for left in found
+        ]
         common.output.table(["bucket", "key", "begun", "now"], rows)
     ended = sum(left.result in {CleanupResult.ENDED, CleanupResult.PLANNED} for left in found)
     verb = "would be aborted" if dry_run else "were aborted"

@@ -211,8 +211,11 @@ def remove_and_print(common: Common, name: str) -> int | None:
     """Remove a site from config.toml."""
     from hibali.config.edit import remove_site  # start-up: it loads tomlkit
 
+    was_default = common.settings().default_site == name
     path = remove_site(common.config, name)
     if common.json:
         common.output.record("site-change", {"name": name, "change": "removed", "file": str(path)})
     common.output.info(f"{name} was removed from {path}; its data at the site is kept.")
+    if was_default:
+        common.output.info("It was the default site; there is none now.")
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from hibali_cli.command import command
-from hibali_cli.options import OUTPUT_FILE
+from hibali_cli.options import OUTPUT_FILE, SITE
 
 
 @command(
@@ -61,7 +61,9 @@ def example_command() -> None:
     is_flag=True,
     help="Run the tests of all pipelines that have some and are not deprecated.",
 )
-@click.option("--site", metavar="SITE", required=True, help="The site to run the tests at.")
+@click.option(
+    "--site", type=SITE, metavar="SITE", help="The site to run the tests at (default: the default site)."
+)
 @click.option("--only", "names", metavar="TEST", multiple=True, help="Run only the test TEST; repeatable.")
 @click.option("--image", metavar="PATH", default="", help="Use this image at the site.")
 @click.option("--junit", metavar="FILE", type=OUTPUT_FILE, help="Write the results to FILE as JUnit XML.")

@@ -21,6 +21,7 @@ from hibali.events import Listener
 from hibali.files import write_atomic
 from hibali.locations import read_target
 from hibali.text import as_text, counted, printable
+from hibali_cli.cells import id_cell
 from hibali_cli.handlers.descriptors import find_pipeline
 from hibali_cli.handlers.launch import (
     follow_first,
@@ -180,7 +181,7 @@ def _report(common: Common, results: Sequence[TestResult], site: str) -> None:
             each.pipeline.reference,
             printable(each.name),
             "FAILED" if each.failures else "PASSED",
-            "-" if each.run is None else each.run.id,
+            None if each.run is None else id_cell(each.run.id),
             "; ".join(each.failures),
         )
         for each in results

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from hibali_cli.command import Section, command, command_group
-from hibali_cli.options import INPUT_FILE, OUTPUT_FILE, OUTPUT_PLACE
+from hibali_cli.options import INPUT_FILE, OUTPUT_FILE, OUTPUT_PLACE, SITE
 
 
 @command(
@@ -59,7 +59,9 @@ def create_command() -> None:
     ],
 )
 @click.argument("file", type=INPUT_FILE, metavar="FILE")
-@click.option("--site", "site_name", required=True, metavar="SITE", help="Run it at SITE.")
+@click.option(
+    "--site", "site_name", type=SITE, metavar="SITE", help="Run it at SITE (default: the default site)."
+)
 @click.option(
     "-o",
     "--output",

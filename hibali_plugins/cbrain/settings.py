@@ -6,12 +6,12 @@ import re
 from typing import Any, Self
 from urllib.parse import urlsplit
 
-from hibali.config.model import PresentKeys, is_loopback_host
+from hibali.config.model import SITE_NAME, PresentKeys, is_loopback_host
 from hibali.config.schema import Note, argv, duration, line, setting, strings, table, text
 
 PROVIDER_NAME = re.compile(r"[A-Za-z0-9][\w.=+-]*", re.ASCII)
 TYPE_NAME = r"[A-Z][A-Za-z0-9]*"
-_LOCATION = re.compile(r"[a-z][a-z0-9-]+:[^\x00-\x1f]*")
+_LOCATION = re.compile(rf"{SITE_NAME.pattern}:[^\x00-\x1f]*")
 _TOKENS = ("token_command", "token_keyring")
 _PASSWORDS = ("password_command", "password_keyring")
 

@@ -157,8 +157,9 @@ class Conversation:
                     "the special remote has no location",
                     hint="git annex initremote NAME type=external externaltype=hibali encryption=none location=SITE:PATH",
                 )
-            found = read_location(text, load_sites())
-            if found.typed_local:
+            # every clone of the dataset uses this text, whatever its default site is
+            found = None if text.startswith(":") else read_location(text, load_sites())
+            if found is None or found.typed_local:
                 raise UsageError(
                     "no-site",
                     "the location of a special remote must be SITE:PATH, also for folders of this machine",

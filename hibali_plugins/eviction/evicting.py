@@ -17,6 +17,7 @@ from hibali.errors import Exit, NotFoundError, UsageError
 from hibali.locations import path_at
 from hibali.text import counted, path_fields
 from hibali.unreadable import UnreadableStateError, note_unreadable
+from hibali_cli.cells import time_cell
 from hibali_cli.fields import write_list
 from hibali_cli.options import Common
 from hibali_cli.output import Cell
@@ -90,7 +91,7 @@ def list_cache(common: Common, name: str) -> int:
                 each.name.text[:-52],
                 format_size(each.bytes),
                 each.files,
-                _moment(each.used_ns),
+                time_cell(_moment(each.used_ns)),
                 " ".join(each.held_by) or None,
                 place.run_store.source_of(place.work + b"/" + each.name.path) or None,
             ]

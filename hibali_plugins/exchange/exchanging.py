@@ -198,6 +198,8 @@ def configure_remote(common: Common, name: str, url: str, images: str | None, *,
     """Add a remote to config.toml."""
     if not re.fullmatch(REMOTE_NAME, name):
         raise UsageError("bad-remote-name", "a remote's name matches [a-z][a-z0-9-]*", subject=name)
+    settings = common.settings()
+    url, images = settings.with_site(url), images and settings.with_site(images)
     if not url or url.startswith("-") or any(ord(letter) < 32 for letter in url):
         raise UsageError("bad-remote-url", "its URL is neither a URL nor a folder", subject=name)
     if images is not None and not re.fullmatch(IMAGES_PLACE, images):

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import IO, Any, Unpack
 
-from hibali_api.calls import CallOptions, Place, calling, place_text
+from hibali_api.calls import CallOptions, Place, calling
 
 
 def open(place: Place, mode: str = "rb", **options: Unpack[CallOptions]) -> IO[Any]:  # noqa: A001  # as `hibali.open`
@@ -39,7 +39,7 @@ def open(place: Place, mode: str = "rb", **options: Unpack[CallOptions]) -> IO[A
     )
 
     config = options.get("config")
-    site, _, path = place_text(place).partition(":")
+    site, _, path = location.text.partition(":")
     file: IO[Any] = HibaliFileSystem(None if config is None else os.fspath(config)).open(
         f"{site}/{path}", mode
     )

@@ -11,6 +11,7 @@ from hibali.errors import HibaliError, UsageError
 from hibali.locations import Location, parse_location, read_location
 from hibali.text import counted, path_fields, path_from_fields, printable
 from hibali.unreadable import collect_unreadable, raise_unreadable
+from hibali_cli.cells import id_cell, time_cell
 from hibali_cli.fields import write_list
 from hibali_cli.options import Common
 from hibali_cli.output import Cell
@@ -78,8 +79,8 @@ def _seconds(nanoseconds: int | None) -> float | None:
 
 def _row(each: Operation) -> tuple[Cell, ...]:
     return (
-        each.id,
-        _clock(each.began),
+        id_cell(each.id),
+        time_cell(each.began, _clock(each.began)),
         each.operation,
         each.source,
         each.target,
@@ -151,9 +152,9 @@ def _print_moves(common: Common, path: str, found: Sequence[Move]) -> None:
         ["when", "what", "operation", "from", "to", "files", "size", "failed", "proof"],
         [
             (
-                _clock(each.operation.began),
+                time_cell(each.operation.began, _clock(each.operation.began)),
                 str(each.change),
-                each.operation.id,
+                id_cell(each.operation.id),
                 each.operation.source,
                 each.operation.target,
                 each.files,

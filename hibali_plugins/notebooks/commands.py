@@ -6,7 +6,7 @@ import click
 
 from hibali_api.job_options import ResourceOptions
 from hibali_cli.command import Section, command
-from hibali_cli.options import options
+from hibali_cli.options import SITE, options
 
 
 @command(
@@ -22,7 +22,9 @@ from hibali_cli.options import options
     ],
 )
 @click.argument("folder", metavar="[FOLDER]", required=False)
-@click.option("--site", required=True, metavar="SITE", help="The site at which the job runs.")
+@click.option(
+    "--site", type=SITE, metavar="SITE", help="The site at which the job runs (default: the default site)."
+)
 @click.option(
     "--program",
     type=click.Choice(("lab", "notebook", "server")),

@@ -15,11 +15,13 @@ from hibali.errors import UsageError
 from hibali.events import Listener
 from hibali.locations import read_location
 from hibali.text import counted
+from hibali_cli.cells import id_cell
 from hibali_cli.fields import write_list
 from hibali_cli.handlers.descriptors import find_pipeline
 from hibali_cli.handlers.launch import check_table_options, run_workload
 from hibali_cli.handlers.run_sites import update_runs
 from hibali_cli.options import Common
+from hibali_cli.output import Cell
 from hibali_cli.progress import listening
 from hibali_cli.run_options import read_run_options
 from hibali_plugins.participants.assignment import (
@@ -185,10 +187,10 @@ def _runs_of(common: Common, pipeline: Pipeline, on_event: Listener) -> list[Run
     return [known.get(run.id, run) for run in runs]
 
 
-def _cells(attempt: Attempt | None) -> tuple[str, str | None, int | None]:
+def _cells(attempt: Attempt | None) -> tuple[Cell, ...]:
     if attempt is None:
         return state_text(None), None, None
-    return state_text(attempt), attempt.run.id, attempt.task or None
+    return state_text(attempt), id_cell(attempt.run.id), attempt.task or None
 
 
 def _record(pipeline: Pipeline, participant: Participant, attempt: Attempt | None) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from hibali.config.settings import Settings
+from hibali.config.settings import SITE_VARIABLE, Settings
 from hibali.documents import read_json_file
 from hibali.errors import HibaliError, NotFoundError, TryLaterError, UsageError
 from hibali.locations import Location, check_writable, read_location
@@ -22,7 +22,17 @@ from hibali_api.transfer_request import transfer_request
 from hibali_cli.completion import ENDS, PIPELINES, PLACES, REMOTES, RUNS, SITES, kinds_of
 from hibali_cli.failure import print_error
 from hibali_cli.handlers.transfers import with_names
-from hibali_cli.options import COMMON_NAMES, INPUT_FILE, NEW_NAME, READ, WRITTEN, Common, Use
+from hibali_cli.options import (
+    COMMON_NAMES,
+    INPUT_FILE,
+    NEW_NAME,
+    OUTPUT_PLACE,
+    READ,
+    SITE,
+    WRITTEN,
+    Common,
+    Use,
+)
 from hibali_plugins.schedules.environment import bare_environment
 from hibali_plugins.schedules.preflight import (
     ScheduleEndpoint,
@@ -61,6 +71,35 @@ def check_argv(argv: Sequence[str]) -> tuple[str, ...]:
             )
     parse_command(arguments)
     return tuple(arguments)
+
+
+def pin_default_site(
+    common: Common, argv: Sequence[str], environment: Mapping[str, str]
+) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return the command and its environment with the default site named, so that a later default does not redirect it.
+
+    A command that runs pipelines may read `:PATH` in a file of values, too, so that it gets HIBALI_SITE. Raises `UsageError` if a
+    default site is needed and there is none.
+    """
+    command = parse_command(argv)
+    settings = _settings(common, command)
+    settings = replace(settings, default_site=environment.get(SITE_VARIABLE) or settings.default_site)
+    places = {text for kind in (PLACES, ENDS) for _, text in command.texts(kind)}
+    places |= {text for _, text in command.used(READ, WRITTEN, OUTPUT_PLACE)}
+    pinned = []
+    for each in argv:
+        option, equals, value = each.partition("=") if each.startswith("--") else ("", "", each)
+        pinned.append(f"{option}{equals}{settings.with_site(value) if value in places else value}")
+    for parameter in command.context.command.params:
+        if parameter.type is not SITE:
+            continue
+        if settings.default_site:
+            environment = {SITE_VARIABLE: settings.default_site, **environment}
+        if not command.values(str(parameter.name)):
+            words = len(command.name.split())
+            option = parameter.opts[-1]
+            pinned[words:words] = [option, settings.require_default_site(option)]
+    return tuple(pinned), dict(environment)
 
 
 def find_problems(common: Common, schedule: Schedule, *, connect: bool = True) -> list[HibaliError]:

@@ -13,6 +13,7 @@ from hibali.amounts import format_duration, format_size
 from hibali.errors import NotFoundError, RefusedError, UsageError
 from hibali.files import read_regular
 from hibali.text import counted
+from hibali_cli.cells import time_cell
 from hibali_cli.failure import Failures
 from hibali_cli.fields import write_list
 from hibali_cli.options import Common
@@ -45,7 +46,7 @@ from hibali_plugins.schedules.schedule import (
     load_schedules,
     read_expression,
 )
-from hibali_plugins.schedules.status import format_next_run, format_outcome, schedule_fields
+from hibali_plugins.schedules.status import format_next_run, format_outcome, next_run, schedule_fields
 from transfers.planning.overlap import forget_roots
 
 
@@ -119,15 +120,18 @@ def add_schedule(common: Common, name: str, words: tuple[str, ...], **options: o
 
 
 def _read_schedule(common: Common, name: str, words: tuple[str, ...], options: dict[str, object]) -> Schedule:
-    from hibali_plugins.schedules.check import UNSAFE_CHARACTERS, check_argv  # start-up: as above
+    # start-up: as above
+    from hibali_plugins.schedules.check import UNSAFE_CHARACTERS, check_argv, pin_default_site
 
     folder = os.getcwd()  # noqa: PTH109  # a folder as the user sees it
     if UNSAFE_CHARACTERS.search(folder):
         raise UsageError("bad-folder", "the name of this folder cannot be stored", subject=ascii(folder))
+    given = dict(check_variable(text) for text in cast("tuple[str, ...]", options["env"]))
+    command, environment = pin_default_site(common, check_argv(words), given)
     return Schedule(
         name=check_name(name),
         cron=_expression(options["cron"], options["every"]),
-        command=check_argv(words),
+        command=command,
         folder=folder,
         since=datetime.now(UTC).replace(microsecond=0),
         by=cast("Installer", options["by"] or "cron"),
@@ -136,7 +140,7 @@ def _read_schedule(common: Common, name: str, words: tuple[str, ...], options: d
         retry_for=_seconds(options["retry_for"]),
         missed=cast("Missed", options["missed"]),
         silent_after=_seconds(options["silent_after"]),
-        environment=dict(check_variable(text) for text in cast("tuple[str, ...]", options["env"])),
+        environment=environment,
     )
 
 
@@ -166,7 +170,9 @@ def list_schedules(common: Common, fields: tuple[str, ...] | None) -> int | None
         (
             schedule.name,
             schedule.cron.text,
-            format_next_run(schedule),
+            "paused"
+            if schedule.paused
+            else time_cell(next_run(schedule).isoformat(), format_next_run(schedule)),
             format_outcome(triggers[-1] if triggers else None),
             " ".join(schedule.command),
         )
@@ -191,7 +197,7 @@ def show_log(common: Common, name: str, *, count: int, text: bool) -> int | None
         return None
     rows = [
         (
-            f"{datetime.fromisoformat(each.began).astimezone():%Y-%m-%d %H:%M:%S}",
+            time_cell(each.began, f"{datetime.fromisoformat(each.began).astimezone():%Y-%m-%d %H:%M:%S}"),
             format_outcome(each) + (" (catch-up)" if each.made_up else ""),
             None if each.seconds is None else format_duration(each.seconds),
             each.amount("files_moved") if each.amounts else None,

@@ -32,8 +32,13 @@ def format_next_run(schedule: Schedule) -> str:
     """Format when it is due next, in local time."""
     if schedule.paused:
         return "paused"
+    return f"{next_run(schedule):%Y-%m-%d %H:%M}"
+
+
+def next_run(schedule: Schedule) -> datetime:
+    """Return when it is due next, unless it is paused, in local time."""
     zone = local_zone()
-    return f"{schedule.cron.after(datetime.now(UTC), zone).astimezone(zone):%Y-%m-%d %H:%M}"
+    return schedule.cron.after(datetime.now(UTC), zone).astimezone(zone)
 
 
 def format_outcome(trigger: Trigger | None) -> str:

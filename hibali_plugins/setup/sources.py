@@ -65,7 +65,8 @@ def name_site(text: str, used_names: Collection[str]) -> str:
     if not SITE_NAME.fullmatch(plain):
         plain = f"site-{plain}".rstrip("-")
     name, number = plain, 2
-    while name in used_names:
+    used = {each.lower() for each in used_names}
+    while name in used:
         name, number = f"{plain}-{number}", number + 1
     return name
 

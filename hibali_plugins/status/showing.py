@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from hibali.amounts import format_duration, format_size
 from hibali.errors import UsageError
+from hibali.ledger import short_identifier
 from hibali.retry import pause
 from hibali.text import counted, printable
 from hibali.unreadable import collect_unreadable, raise_unreadable
@@ -154,11 +155,12 @@ def _run_line(each: UnfinishedRun, now: float) -> StatusItem:
 
 
 def formatted(lines: Sequence[StatusItem], width: int | None = None) -> list[str]:
-    """Align lines in columns, escaped; with a width, shorten names and leave out facts that do not fit."""
+    """Align lines in columns, escaped; with a width, shorten ids and names, and leave out facts that do not fit."""
     from hibali_cli.display import shortened  # start-up: only where it is written
 
     most = _MOST_NAME if width is None else max(_LEAST_NAME, min(_MOST_NAME, width // 3))
-    names = [printable(line.name) for line in lines]
+    as_shown = short_identifier if width is not None else str
+    names = [printable(as_shown(line.name)) for line in lines]
     if width is not None:
         names = [shortened(name, most, front=0.5) for name in names]
     columns = [[line.kind for line in lines], names, [printable(line.state) for line in lines]]
@@ -167,7 +169,7 @@ def formatted(lines: Sequence[StatusItem], width: int | None = None) -> list[str
     for texts, line in zip(zip(*columns, strict=True), lines, strict=True):
         text = _GAP.join(each.ljust(size) for each, size in zip(texts, widths, strict=True))
         for number, fact in enumerate(line.facts):
-            longer = f"{text}{', ' if number else _GAP}{printable(fact)}"
+            longer = f"{text}{', ' if number else _GAP}{printable(as_shown(fact))}"
             if width is not None and len(longer) > width:
                 break
             text = longer

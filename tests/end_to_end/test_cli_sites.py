@@ -154,10 +154,24 @@ def test_invalid_settings_are_2_and_not_written(hibali: Any, words: list[str]) -
     assert not hibali.home.config.exists()
 
 
-@pytest.mark.parametrize("name", ["x", "Cluster", "a/b", "a:b", "-a", "1a", "a_b"])
+@pytest.mark.parametrize("name", ["x", "a/b", "a:b", "-a", "1a", "_a", "a b"])
 def test_names_that_locations_could_not_use_are_2(hibali: Any, name: str) -> None:
     hibali("sites", "add", "--no-check", "--local", "/x", "--", name, exit=2)
     assert not hibali.home.config.exists()
+
+
+def test_a_name_that_differs_only_by_case_is_2(hibali: Any) -> None:
+    hibali("sites", "add", "--no-check", "--local", "/x", "Lab_1", exit=0)
+    refused = hibali("sites", "add", "--no-check", "--local", "/x", "lab_1", "--json", exit=2).last
+    assert "Lab_1" in refused["message"]
+    hibali("sites", "add", "--no-check", "--local", "/y", "LAB_1", "--replace", exit=2)
+
+
+def test_a_removed_site_is_no_longer_the_default(hibali: Any) -> None:
+    hibali("sites", "add", "--no-check", "--local", "/x", "lab", exit=0)
+    hibali("config", "set", "default-site", "lab", exit=0)
+    assert b"there is none now" in hibali("sites", "remove", "lab", exit=0).err
+    assert hibali("config", "get", "default-site", "--json", exit=3).last["code"] == "not-set"
 
 
 def test_names_and_paths_that_a_config_cannot_hold_are_2(hibali: Any) -> None:

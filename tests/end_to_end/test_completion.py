@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from runs.store import RunStore
 from tests.end_to_end.run_tools import DESCRIPTOR
 from tests.support.requirements import skip_or_fail
 from tests.support.terminal import Terminal
@@ -87,8 +88,25 @@ def test_names_are_completed_without_contacting_a_site(known: Any) -> None:
     assert offered(known, "hibali sites add x --transport ") == {"agent", "auto", "sftp"}
     assert offered(known, "hibali runs show 2") == set()
     assert "--dry-run" in offered(known, "hibali push --dry")
+    assert offered(known, "hibali ls :r") == set()
+    known("config", "set", "default-site", "here", exit=0)
+    assert offered(known, "hibali ls :r") == {"raw/", "raw\\ data/", "read.me"}
     known.home.config.write_text("not toml [")
     assert offered(known, "hibali sites show ") == set()
+    assert not (known.home.folder / "mark").exists()
+
+
+def test_runs_are_completed_by_names_and_parts_of_ids(known: Any) -> None:
+    fields = {"pipeline": "bet@1.0", "pipeline_digest": "d", "site": "here", "scheduler": "direct"}
+    fields |= {"container": "bare", "outputs": []}
+    run_id = "20260102-030405-0a1b2c3d"
+    RunStore().begin(run_id, "k" * 64, {**fields, "name": "$(touch mark)"})
+    assert offered(known, "hibali runs show ") == {"latest", "0a1b2c3d", "\\$\\(touch\\ mark\\)"}
+    assert offered(known, "hibali runs cancel 2") == {run_id}
+    assert offered(known, "hibali runs logs latest:") == {"bet"}
+    operations = offered(known, "hibali history show ")
+    assert "latest" in operations
+    assert {len(word) for word in operations - {"latest"}} == {8}
     assert not (known.home.folder / "mark").exists()
 
 

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from tests.schemas import check_lines
+
 TEXT = 'version = 1\n\n[sites.here]  # mine\nkind = "local"\nwork = "/work"\n'
 
 
@@ -35,6 +37,31 @@ def test_settings_are_printed_changed_and_removed(hibali: Any) -> None:
     hibali("config", "unset", "sites.here.work", exit=0)
     answer = hibali("config", "get", "sites.here.work", "--json", exit=3)
     assert "its default is ~/.hibali" in answer.last["message"]
+
+
+def test_every_setting_is_listed_with_its_source(hibali: Any, tmp_path: Path) -> None:
+    (tmp_path / "data" / "raw").mkdir(parents=True)
+    hibali("sites", "add", "lab_A", "--local", tmp_path / "data", "--no-check", exit=0)
+    hibali("sites", "add", "far", "--ssh", "far", "--logins", "2", "--no-check", exit=0)
+    hibali("config", "set", "default-site", "lab_A", exit=0)
+    assert (
+        hibali("config", "set", "default-site", "lab_B", "--json", exit=2).last["code"] == "invalid-setting"
+    )
+    assert hibali("ls", ":", exit=0).out == b"raw/\n"
+
+    lines = check_lines(hibali("config", "list", "--json", exit=0).out)[:-1]
+    found = {line["key"]: (line["value"], line["source"]) for line in lines}
+    assert found["default_site"] == ("lab_A", "file")
+    assert found["sites.far.ssh.logins"] == (2, "file")
+    assert found["sites.far.ssh.channels"] == ("8", "default")
+    assert found["sites.far.limits.poll"] == ("1m", "default")
+    assert found["catalogue.allowed_signers"] == (None, "default")
+    assert "sites.lab_A.ssh" not in found
+    env = {"HIBALI_SITE": "far"}
+    lines = hibali("config", "list", "--json", env=env, exit=0).lines
+    [changed] = [line for line in lines if line.get("source") == "environment"]
+    assert (changed["key"], changed["value"]) == ("default_site", "far")
+    assert b"far" in hibali("config", "list", env=env, exit=0).out
 
 
 def test_an_edited_copy_replaces_the_file_only_if_it_is_valid(hibali: Any, tmp_path: Path) -> None:

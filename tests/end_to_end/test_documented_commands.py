@@ -90,7 +90,7 @@ DONE_BEFORE: dict[str, tuple[str, ...]] = {
     "monitoring": (
         "push data juwels:@scratch/data",
         "run conform answers.json --site juwels --wait",
-        "run bet answers.json --site juwels --wait",
+        "run bet answers.json --site juwels --wait --name sub-02",
     ),
     "bundles": ("run fsl_bet answers.json --site juwels --wait",),
     "caching": ("run conform answers.json --site juwels --wait",),

@@ -83,7 +83,8 @@ def test_unique_prefixes_of_ids_are_accepted(bench: Bench, go: Path) -> None:
     unique = first[: len(shared) + 1]
     hibali = bench.hibali
     assert hibali("runs", "show", unique, "--json", exit=0).last["id"] == first
-    assert hibali("runs", "logs", unique, exit=0).out == b""
+    assert hibali("runs", "logs", first[-8:], exit=0).out == b""
+    assert hibali("runs", "show", "latest:count-letters", "--json", exit=0).last["id"] == second
     hibali("runs", "collect", unique, "again", exit=0)
     hibali("run", bench.reference, "answers.json", "--site", "here", "--after", unique, "--wait", exit=0)
     for words in (("runs", "show"), ("runs", "wait"), ("runs", "cancel")):

@@ -135,13 +135,13 @@ def test_runs_are_watched_in_a_table_without_changing_them(stepping: Bench) -> N
     )
     seen = terminal.until(lambda screen: screen.count("RUNNING") == 2)
     assert re.search(r"2 runs: 2 running", seen)
-    assert re.search(rf"{run_id} +RUNNING +\d+ s ", seen)
+    assert re.search(rf"{run_id[-8:]} +RUNNING +\d+ s ", seen)
     assert "other one" in seen
     go_on(stepping)
     assert terminal.end() == 7
     screen = terminal.screen()
-    assert re.search(rf"{run_id} +FAILED .*exit code 3", screen)
-    assert re.search(rf"{other.out.decode().strip()} +SUCCEEDED", screen)
+    assert re.search(rf"{run_id[-8:]} +FAILED .*exit code 3", screen)
+    assert re.search(rf"{other.out.decode().strip()[-8:]} +SUCCEEDED", screen)
     # its end was shown, but not recorded as reported
     assert stepping.hibali(*line, exit=7).out.decode().strip() == run_id
     assert stepping.hibali("runs", "watch", exit=0).out == b""

@@ -15,6 +15,7 @@ from pathlib import Path
 from threading import Timer
 from typing import Any
 
+from hibali.ledger import short_identifier
 from tests.support.documented_commands import REPOSITORY
 from tests.support.private_cron import PrivateCron
 
@@ -47,6 +48,7 @@ outputs:
 _END = "== the command ended with"
 _FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _SECONDS = 100.0
+_SHORT_ID = "a5a41df7"
 _ID = r"\bID\b|20260102-030405-0a1b2c3d"
 
 
@@ -251,6 +253,8 @@ class DocumentationHome:
             line = line.replace(shown, actual)
         if re.search(r"\b(A_ID|B_ID)\b", line):
             line = line.replace("A_ID", self.newest()[-2]).replace("B_ID", self.newest()[-1])
+        if _SHORT_ID in line:
+            line = line.replace(_SHORT_ID, short_identifier(self.newest()[-1]))
         if re.search(_ID, line):
             line = re.sub(_ID, self.newest("operations" if "history show" in line else "runs")[-1], line)
         return line

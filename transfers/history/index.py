@@ -15,7 +15,7 @@ from hibali.documents import line_of_json
 from hibali.errors import IncompleteError
 from hibali.files import read_regular, write_atomic
 from hibali.journal_index import IndexRow, JournalIndex, Value
-from hibali.ledger import ledger_folder, now, read_records
+from hibali.ledger import LATEST, ledger_folder, now, read_records
 from hibali.system_errors import reason_of
 from hibali.text import path_from_fields
 from transfers.history.operations import (
@@ -286,8 +286,9 @@ class OperationDetails:
 
 
 def read_details(identifier: str) -> OperationDetails:
-    """Read everything recorded about an operation. Raises `NotFoundError`."""
-    path = journal_of(identifier)
+    """Read everything recorded about an operation, of `latest` the latest one. Raises as `journal_of` does."""
+    latest = read_latest(Filter(), 1)[0] if identifier == LATEST else ()
+    path = journal_of(latest[0].id if latest else identifier)
     details = OperationDetails(read_operation(path))
     for record in read_records(path):
         kind = record.get("kind")

@@ -195,9 +195,9 @@ _BEFORE_FILES = frozenset({"operation", "origin", "place", "selection", "empty",
 
 
 def journal_of(operation: str) -> Path:
-    """Return the path of its journal; a prefix of the id is enough.
+    """Return the path of its journal; a part of the id is enough.
 
-    Raises `NotFoundError` for an unknown id, `UsageError` for an ambiguous prefix.
+    Raises `NotFoundError` for an unknown id, `UsageError` for an ambiguous part.
     """
     folder = ledger_folder("operations")
     found = find_identifier(folder, operation)

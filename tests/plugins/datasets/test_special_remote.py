@@ -321,6 +321,7 @@ def test_a_missing_location_is_not_an_empty_one(transfers_to: TransfersTo) -> No
         ("annex", "SITE:PATH"),
         ("there:../../etc", "'..' would leave the root"),
         ("", "no location"),
+        (":annex", "must be SITE:PATH"),
     ],
 )
 def test_only_configured_sites_are_accepted(location: str, words: str, local_there: Transfers) -> None:

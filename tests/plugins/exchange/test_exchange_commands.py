@@ -62,3 +62,11 @@ def test_signing_and_requiring_signatures(catalogued: Hibali, tmp_path: Path) ->
 def test_the_name_of_a_site_without_a_colon_is_never_a_remote(world: Transfers) -> None:
     words = ("pipelines", "remotes", "add", "lab", "there")
     assert "there:" in refused(world, "site-without-colon", *words)["message"]
+
+
+def test_a_remote_at_the_default_site_is_stored_with_its_name(world: Transfers) -> None:
+    add = ("pipelines", "remotes", "add", "lab", ":registry")
+    assert refused(world, "no-default-site", *add)
+    world.hibali("config", "set", "default-site", "there", exit=0)
+    world.hibali(*add, exit=0)
+    assert world.hibali("config", "get", "remotes.lab.url", exit=0).out == b"there:registry\n"

@@ -135,13 +135,16 @@ def test_thousands_of_journals_are_read_in_order(many_journals: Path, hibali: An
     assert len(hibali("history", exit=0).out.splitlines()) == 41
 
 
-def test_an_operation_is_shown_by_the_beginning_of_its_id(local_there: Transfers) -> None:
+def test_an_operation_is_shown_by_a_part_of_its_id(local_there: Transfers) -> None:
     local_there.make({b"a": b"1"})
-    operations = sorted(local_there.push().last["id"] for _ in range(2))
+    pushed = [local_there.push().last["id"] for _ in range(2)]
+    operations = sorted(pushed)
     last = operations[-1]
     short = next(last[:n] for n in range(1, 30) if sum(each.startswith(last[:n]) for each in operations) == 1)
     show = ("history", "show")
     assert local_there.hibali(*show, short, "--json", exit=0).last["id"] == last
+    assert local_there.hibali(*show, "latest", "--json", exit=0).last["id"] == pushed[-1]
+    assert local_there.hibali(*show, last[-8:], "--json", exit=0).last["id"] == last
     assert local_there.hibali(*show, "2", "--json", exit=2).last["code"] == "ambiguous-id"
 
 

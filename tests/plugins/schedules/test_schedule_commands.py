@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.end_to_end.run_tools import DESCRIPTOR
 from tests.services.processes import MARK
 from tests.support.clock import half_a_day_away
 from tests.support.private_cron import PrivateCron
@@ -119,6 +120,33 @@ def test_invalid_schedules_are_rejected_at_once(
     answer = local_there.hibali("schedule", "add", "nightly", "--by", "print", *words, exit=2)
     assert expected in answer.err.decode()
     assert local_there.hibali("schedule", "list", "--json", exit=0).last["count"] == 0
+
+
+def test_a_schedule_keeps_the_default_site_of_when_it_was_added(local_there: Transfers) -> None:
+    there = local_there
+    there.make({b"a": b"1"})
+    add = ("schedule", "add", "nightly", "--cron", "0 3 * * *", "--by", "print", "--no-check", "--replace")
+    refused = there.hibali(*add, "--json", "--", "push", "source", ":data", cwd=there.folder, exit=2).last
+    assert refused["code"] == "no-default-site"
+    there.hibali("config", "set", "default-site", "there", exit=0)
+    there.hibali("sites", "add", "other", "--local", there.folder / "other", "--no-check", exit=0)
+
+    def shown(*command: str) -> tuple[list[str], dict[str, str]]:
+        there.hibali(*add, "--", *command, cwd=there.folder, exit=0)
+        schedule = there.hibali("schedule", "show", "nightly", "--json", exit=0).last
+        return schedule["command"], schedule["environment"]
+
+    (there.folder / "tool.json").write_text(json.dumps(DESCRIPTOR))
+    there.hibali("pipelines", "add", there.folder / "tool.json", exit=0)
+    assert shown("run", "count-letters@1.0", "--wait", "--collect=:back") == (
+        ["run", "--site", "there", "count-letters@1.0", "--wait", "--collect=there:back"],
+        {"HIBALI_SITE": "there"},
+    )
+    assert shown("ls", "other:") == (["ls", "other:"], {})
+    assert shown("push", "source", ":data") == (["push", "source", "there:data"], {})
+    there.hibali("config", "set", "default-site", "other", exit=0)
+    there.hibali("schedule", "run", "nightly", exit=0)
+    assert there.there() == {b"a": b"1"}
 
 
 def test_timers_of_systemd_are_files(local_there: Transfers) -> None:

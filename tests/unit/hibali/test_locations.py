@@ -12,7 +12,16 @@ from hypothesis import strategies as st
 from hibali.config.model import S3Settings, Site, SshSettings
 from hibali.config.settings import Settings
 from hibali.errors import RefusedError, UsageError
-from hibali.locations import Location, check_writable, parse_location, read_location, read_target, work_path
+from hibali.locations import (
+    Location,
+    check_local_file,
+    check_writable,
+    parse_location,
+    read_key,
+    read_location,
+    read_target,
+    work_path,
+)
 
 SITES = {
     "juwels": Site(
@@ -149,7 +158,7 @@ def test_paths_that_leave_the_root_are_refused(text: str) -> None:
     assert caught.value.exit == 2
 
 
-@pytest.mark.parametrize("text", ["nowhere:a", "C:/x", "C:", ":a", "JUWELS:a", "juwel:a"])
+@pytest.mark.parametrize("text", ["nowhere:a", "C:/x", "C:", "JUWELS:a", "juwel:a"])
 def test_an_unknown_site_is_never_a_local_file(text: str, tmp_path: Path) -> None:
     assert parse_location(text, SITES, b"/cwd") is None
     with pytest.raises(UsageError) as caught:
@@ -294,3 +303,42 @@ def test_bytes_survive(name: bytes) -> None:
     text = "juwels:/d/./" + name.decode("utf-8", "surrogateescape")
     if not {b"", b".", b".."} & set(name.split(b"/")):
         assert parse(text).raw == b"/d/" + name
+
+
+@pytest.mark.parametrize(
+    ("default", "text", "whole", "path"),
+    [
+        ("juwels", ":a", "juwels:a", "/p/x/a"),
+        ("juwels", ":", "juwels:", "/p/x"),
+        ("juwels", ":@scratch/a", "juwels:@scratch/a", "$SCRATCH/x/a"),
+        ("juwels", "bare-site:a", "bare-site:a", "~/a"),
+        ("bucket", ":a", "bucket:a", "top/a"),
+    ],
+)
+def test_a_path_without_a_site_is_at_the_default_site(default: str, text: str, whole: str, path: str) -> None:
+    found = read_location(text, Settings(Path("c"), SITES, default_site=default))
+    assert (found.site.name, found.text, found.path) == (
+        default if text[0] == ":" else "bare-site",
+        whole,
+        path,
+    )
+
+
+def test_without_a_default_site_it_is_refused() -> None:
+    settings = Settings(Path("c"), SITES)
+    for read in (read_location, read_target, read_key):
+        with pytest.raises(UsageError) as raised:
+            read(":a", settings)
+        assert raised.value.code == "no-default-site"
+        assert "./:a" in raised.value.hint
+    assert read_location("./:a", settings).typed_local
+    with pytest.raises(UsageError) as raised:
+        read_location(":a", Settings(Path("c"), SITES, default_site="gone"))
+    assert (raised.value.code, raised.value.subject) == ("unknown-site", "gone")
+
+
+def test_a_default_site_is_no_local_file() -> None:
+    with pytest.raises(UsageError) as raised:
+        check_local_file(":table.csv", Settings(Path("c"), SITES, default_site="juwels"))
+    assert raised.value.code == "not-a-local-file"
+    assert read_key(":a//b", Settings(Path("c"), SITES, default_site="bucket")).text == "bucket:a//b"

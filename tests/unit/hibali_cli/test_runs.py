@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
+from hibali.ledger import short_identifier
 from hibali_cli.handlers.runs import Row, count_states, row_of, table_lines
 from runs.model import Run, RunStatus, State, Sweep
 from tests.support.runs import make_run
@@ -37,7 +38,7 @@ def test_a_row_has_state_duration_and_reason() -> None:
     shown = texts([row_of(waiting, NOW - 200), row_of(failed, NOW - 10)])
     assert shown[0] == "2 runs: 1 waiting, 1 failed"
     assert shown[2].split() == [
-        waiting.id,
+        short_identifier(waiting.id),
         "WAITING",
         "3",
         "min",
@@ -48,7 +49,15 @@ def test_a_row_has_state_duration_and_reason() -> None:
         "PENDING:",
         "Priority",
     ]
-    assert shown[3].split() == [failed.id, "FAILED", "bet@1.0", "juwels", "exit", "code", "3"]
+    assert shown[3].split() == [
+        short_identifier(failed.id),
+        "FAILED",
+        "bet@1.0",
+        "juwels",
+        "exit",
+        "code",
+        "3",
+    ]
 
 
 @pytest.mark.parametrize("width", [8, 24, 36, 50, 70, 100, 200])

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from hibali.errors import NotFoundError, UsageError
 from hibali.files import state_folder
 from hibali.unreadable import collect_unreadable
 from registry.catalogue import Catalogue
@@ -143,3 +144,40 @@ def opened_below(folder: Path, hibali: Any, *words: str) -> list[str]:
     subprocess.run(command, env=environment, cwd=Path("/"), check=True, stdout=subprocess.DEVNULL)
     start = f"{folder}/"
     return [name[len(start) :] for name in listed.read_text().splitlines() if name.startswith(start)]
+
+
+@pytest.mark.usefixtures("hibali_home")
+def test_runs_are_found_by_name_and_as_the_latest_of_a_pipeline() -> None:
+    run_store = RunStore()
+    for number, pipeline, name in (
+        (1, "bet@1.0", "a"),
+        (2, "bet@2.0", "../x"),
+        (3, "better@1.0", "a"),
+        (4, "bet@1.0", "latest"),
+    ):
+        fields = {**FIELDS, "pipeline": pipeline, "pipeline_digest": OTHER, "site": "here", "name": name}
+        run_store.begin(f"20260102-000000-{number:08x}", "k" * 64, fields)
+    found = {
+        typed: run_store.find_id(typed)[-1]
+        for typed in ("latest", "latest:bet", "latest:bet@2.0", "latest:better", "../x", "00000003")
+    }
+    assert found == {
+        "latest": "4", "latest:bet": "4", "latest:bet@2.0": "2", "latest:better": "3", "../x": "2", "00000003": "3",
+    }  # fmt: skip
+    for unknown in ("latest:", "latest:be", "latest:%", "../../x", "", "a%"):
+        with pytest.raises(NotFoundError):
+            run_store.find_id(unknown)
+    with pytest.raises(UsageError, match="several"):
+        run_store.find_id("a")
+    assert run_store.find_ids(["latest", "answers.json", "a"], only=False) == (
+        "20260102-000000-00000004", "answers.json", "a",
+    )  # fmt: skip
+
+
+@pytest.mark.usefixtures("hibali_home")
+def test_a_file_is_not_taken_for_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin(1, OTHER, "here")
+    monkeypatch.chdir(tmp_path)
+    assert RunStore().find_ids(["latest", "0a1b2c3d"], only=False) == (run_id(1),)
+    (tmp_path / "latest").touch()
+    assert RunStore().find_ids(["latest"], only=False) == ("latest",)

@@ -287,7 +287,7 @@ port = 70000
 command = []
 hots = "a"
 [sites.south.reached_from.south]
-[sites.south.reached_from.North]
+[sites.south.reached_from._north]
 """
     assert problems_of(text) == [
         (6, "sites.south.reached_from.north.host"),
@@ -295,7 +295,7 @@ hots = "a"
         (8, "sites.south.reached_from.north.command"),
         (9, "sites.south.reached_from.north.hots"),
         (10, "sites.south.reached_from.south"),
-        (11, "sites.south.reached_from.North"),
+        (11, "sites.south.reached_from._north"),
     ]
     assert problems_of('[sites.xx]\nkind = "local"\n[sites.xx.reached_from.yy]\n') == [
         (3, "sites.xx.reached_from")
@@ -494,3 +494,37 @@ def test_any_table_is_read_or_an_error(table: dict[str, object]) -> None:
     wrong: list[Wrong] = []
     read_document({"sites": {"xx": table}}, wrong)
     assert all(found.message for found in wrong)
+
+
+SITE = '[sites.{}]\nkind = "local"\n'
+
+
+@pytest.mark.parametrize("name", ["Juwels", "lab_HPC", "ABC", "a1"])
+def test_names_of_sites_have_letters_digits_dashes_and_underscores(name: str) -> None:
+    assert name in parse_settings(SITE.format(name), Path("c")).sites
+
+
+@pytest.mark.parametrize("name", ["a", "1a", "_a", "'ä1'", "'a b'", "'a:b'"])
+def test_a_bad_name_of_a_site_is_explained_in_words(name: str) -> None:
+    with pytest.raises(SettingsError, match="a letter, then at least one letter, digit, - or _"):
+        parse_settings(SITE.format(name), Path("c"))
+
+
+def test_names_that_differ_only_by_case_are_refused() -> None:
+    with pytest.raises(SettingsError, match=r"line 3: sites\.lab: its name differs from that of Lab only"):
+        parse_settings(SITE.format("Lab") + SITE.format("lab"), Path("c"))
+
+
+def test_the_default_site_is_a_site_of_the_file_or_that_of_the_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text('default_site = "lab"\n' + SITE.format("lab") + SITE.format("far"))
+    file.chmod(0o600)
+    assert load_sites(str(file)).default_site == "lab"
+    monkeypatch.setenv("HIBALI_SITE", "far")
+    assert load_sites(str(file)).default_site == "far"
+    with pytest.raises(
+        SettingsError, match=r"line 1: default_site: 'lap' is not one of the sites\. Did you mean lab"
+    ):
+        parse_settings('default_site = "lap"\n' + SITE.format("lab"), Path("c"))
