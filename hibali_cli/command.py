@@ -14,26 +14,18 @@ import click
 from click.core import ParameterSource
 
 from hibali_cli.completion import RUNS, add_completions, kinds_of
+from hibali_cli.help_text import (
+    EVERY_OPTION,
+    FIRST_EXAMPLES,
+    HelpLayout,
+    write_examples,
+    write_sections,
+    write_topics_hint,
+)
 from hibali_cli.interruption import RESUMES, hint_if_interrupted, limit_time
 from hibali_cli.options import add_common_options, add_help_option, check_outputs, pop_common
 from hibali_cli.output import until_pipe_closes
 
-EXIT_STATUS: Final[Mapping[int, str]] = {
-    0: "Done.",
-    1: "A bug in hibali.",
-    2: "Usage or configuration is wrong.",
-    3: "Something named on the command line was not found.",
-    4: "Access: login, permission, expired credential, second factor or unknown host key.",
-    5: "Try again later: unreachable, locked, throttled, --max-time elapsed, or a lost run.",
-    6: "Incomplete: not everything was done or verified.",
-    7: "The run failed or was cancelled.",
-    8: "Refused; nothing was changed at the target.",
-    9: "The tool of the run exited with 0, but a required output is missing.",
-    10: "There are changes (only with --detailed-exit-code).",
-    11: "Not verified: no difference was found, but some files could not be compared.",
-    130: "Interrupted from the keyboard.",
-    143: "Terminated.",
-}
 # Further names of commands, which no list shows.
 _ALIASES: Final[Mapping[str, str]] = {"copy": "cp"}
 
@@ -101,9 +93,11 @@ class _WithExamples(click.Command):
         section: str = "",
         asks: str = "",
         adds: str = "",
+        layout: HelpLayout | None = None,
         **named: Any,
     ) -> None:
         super().__init__(*arguments, **named)
+        self.layout = layout
         self.calls = calls
         self.adds = adds
         self.asks = asks
@@ -148,11 +142,18 @@ class _WithExamples(click.Command):
         work: Callable[..., int | None] = calls if callable(calls) else object_of(calls)
         return work
 
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options, those of a command with many in sections."""
+        if self.layout is None:
+            super().format_options(ctx, formatter)
+        else:
+            write_sections(ctx, self.layout, formatter)
+
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """End the help with examples and exit codes."""
-        del ctx
-        write_examples(self.examples, formatter)
-        write_exit_status(formatter)
+        """End the help with examples, and where exit codes are explained."""
+        short = self.layout is not None and EVERY_OPTION not in ctx.meta
+        write_examples(self.examples[:FIRST_EXAMPLES] if short else self.examples, formatter)
+        write_topics_hint(formatter)
 
 
 def _is_given(name: str) -> bool:
@@ -228,9 +229,9 @@ class CommandGroup(click.Group):
             raise click.UsageError(f"{problem.message} Did you mean {similar!r}?", ctx) from None
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """End the help with exit codes."""
+        """End the help with where exit codes are explained."""
         del ctx
-        write_exit_status(formatter)
+        write_topics_hint(formatter)
 
 
 def _path_of(context: click.Context) -> str:
@@ -299,6 +300,7 @@ def command(
     section: str = "",
     asks: Literal["", "always", "unless --yes"] = "",
     adds: str = "",
+    layout: HelpLayout | None = None,
 ) -> Callable[[Callable[..., int | None]], HibaliCommand]:
     """Declare a command with the common options; `section` is that of the help of its group.
 
@@ -307,8 +309,9 @@ def command(
     (None is 0). Hibali errors that it raises are printed by the frame. A command that
     `resumes` continues when it is run again after an interruption. One that `asks` questions cannot be scheduled.
     `adds` is MODULE:FUNCTION, which returns `AddedOptions` by name; it is imported when the command is looked up.
+    A command with a `layout` shows its options in sections, and all of them only with --help-all.
     """
-    named = {"examples": examples, "section": section, "asks": asks, "adds": adds}
+    named = {"examples": examples, "section": section, "asks": asks, "adds": adds, "layout": layout}
     return _decorator(HibaliCommand, name, calls, resumes=resumes, **named)
 
 
@@ -333,7 +336,8 @@ def _decorator(
         run.__doc__ = function.__doc__
         run.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
         added: dict[str, Any] = {"calls": calls or function, "add_help_option": False, **named}
-        made: Made = click.command(name, cls=kind, **added)(add_common_options(run))
+        with_options = add_common_options(run, has_layout=named.get("layout") is not None)
+        made: Made = click.command(name, cls=kind, **added)(with_options)
         add_completions(made.params)
         return made
 
@@ -409,18 +413,3 @@ def _refuse_ignored_options(context: click.Context, command: str) -> None:
             f"{ignored[0]} before {command!r} would be ignored. Write options after {command!r}.",
             context,
         )
-
-
-def write_examples(examples: Sequence[tuple[str, str]], formatter: click.HelpFormatter) -> None:
-    """Write the section EXAMPLES of a help text."""
-    if examples:
-        with formatter.section("Examples"):
-            for line, meaning in examples:
-                formatter.write_text(meaning)
-                formatter.write(f"{'':>{formatter.current_indent + 2}}{line}\n")
-
-
-def write_exit_status(formatter: click.HelpFormatter) -> None:
-    """Write the section EXIT STATUS of a help text."""
-    with formatter.section("Exit status"):
-        formatter.write_dl([(str(code), meaning) for code, meaning in EXIT_STATUS.items()])

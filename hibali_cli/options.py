@@ -11,6 +11,7 @@ import click
 from hibali.amounts import MOST_COUNT, NONE, read_duration
 from hibali.errors import UsageError
 from hibali.options import Option, declared_by
+from hibali_cli.help_text import EVERY_OPTION
 from hibali_cli.output import Output
 
 if TYPE_CHECKING:
@@ -163,6 +164,12 @@ def show_help(context: click.Context, option: click.Parameter, requested: bool) 
         context.exit()
 
 
+def _show_all_help(context: click.Context, option: click.Parameter, requested: bool) -> None:  # noqa: FBT001  # click calls it so
+    if requested:
+        context.meta[EVERY_OPTION] = True
+        show_help(context, option, requested)
+
+
 add_help_option = click.option(
     "-h",
     "--help",
@@ -171,6 +178,14 @@ add_help_option = click.option(
     expose_value=False,
     callback=show_help,
     help="Show this message and exit.",
+)
+_help_all_option = click.option(
+    "--help-all",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_all_help,
+    help="Show all options and exit.",
 )
 _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("--json", "json", is_flag=True, help="Write results to stdout as JSON."),
@@ -189,10 +204,13 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
 COMMON_NAMES = ("json", "quiet", "verbose", "config", "no_progress", "max_time")
 
 
-def add_common_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the common options to a command's function, after its own and in the same order everywhere."""
+def add_common_options(function: Callable[..., Any], *, has_layout: bool = False) -> Callable[..., Any]:
+    """Add the common options to a command's function, after its own and in the same order everywhere.
+
+    One whose help has a layout also has --help-all.
+    """
     own = list(getattr(function, "__click_params__", []))
-    for option in reversed(_OPTIONS):
+    for option in reversed((*_OPTIONS, _help_all_option) if has_layout else _OPTIONS):
         option(function)
     together = list(getattr(function, "__click_params__", []))
     # click stores parameters in reverse order

@@ -32,7 +32,7 @@ root.context_settings = {"max_content_width": 100}
 root.params.insert(
     0,
     click.Option(
-        ["--version"],
+        ["-V", "--version"],
         is_flag=True,
         is_eager=True,
         expose_value=False,

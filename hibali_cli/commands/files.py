@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from hibali_cli.command import Section, command
-from hibali_cli.commands.transfer import COMPARISON, EXECUTION
+from hibali_cli.commands.transfer import COMPARISON, EXECUTION, LAYOUT
 from hibali_cli.fields import ENTRY, fields_option
 from hibali_cli.options import READ, WRITTEN, options
 
@@ -149,6 +149,7 @@ def rm_command() -> None:
     "cp",
     calls="hibali_cli.handlers.within_site:copy_files",
     section=Section.FILES,
+    layout=LAYOUT,
     resumes=True,
     examples=[
         ("hibali cp juwels:study/run7 juwels:@archive/run7", "Copy a folder at a site."),
