@@ -46,23 +46,6 @@ class Section(StrEnum):
 
 
 _WORD = re.compile(r"[a-z][a-z0-9]*")
-# Names that other programs use for commands of hibali.
-_ELSEWHERE = {
-    "add": "sites add",
-    "delete": "rm",
-    "download": "pull",
-    "get": "pull",
-    "mirror": "sync",
-    "move": "mv",
-    "put": "push",
-    "remove": "rm",
-    "rename": "mv",
-    "rsync": "sync",
-    "scp": "push",
-    "setup": "init",
-    "submit": "run",
-    "upload": "push",
-}
 
 
 class AddedOptions(NamedTuple):
@@ -142,6 +125,12 @@ class _WithExamples(click.Command):
         work: Callable[..., int | None] = calls if callable(calls) else object_of(calls)
         return work
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments, also with habits of other tools, and explain an unknown option."""
+        from hibali_cli.other_tools import without_human_letter  # start-up: not for --version
+
+        return parse_explained(super().parse_args, self, ctx, without_human_letter(args, self))
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options, those of a command with many in sections."""
         if self.layout is None:
@@ -154,6 +143,22 @@ class _WithExamples(click.Command):
         short = self.layout is not None and EVERY_OPTION not in ctx.meta
         write_examples(self.examples[:FIRST_EXAMPLES] if short else self.examples, formatter)
         write_topics_hint(formatter)
+
+
+def parse_explained(
+    parse: Callable[[click.Context, list[str]], list[str]],
+    command: click.Command,
+    context: click.Context,
+    words: list[str],
+) -> list[str]:
+    """Parse arguments, and explain an unknown option."""
+    given = list(words)
+    try:
+        return parse(context, words)
+    except click.NoSuchOption as problem:
+        from hibali_cli.other_tools import explain_unknown_option  # start-up: only for wrong options
+
+        raise explain_unknown_option(problem, given, command) from None
 
 
 def _is_given(name: str) -> bool:
@@ -190,6 +195,10 @@ class CommandGroup(click.Group):
                     rows = [(name.ljust(width), each.get_short_help_str(limit)) for name, each in commands]
                     formatter.write_dl(rows)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments before the command, and explain an unknown option."""
+        return parse_explained(super().parse_args, self, ctx, args)
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of its own commands, and of those that plugins add to it, sorted."""
         from hibali.plugins import every  # start-up: only to list commands
@@ -223,7 +232,9 @@ class CommandGroup(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as problem:
-            similar = _similar_command(args[0], self, ctx)
+            from hibali_cli.other_tools import explain_unknown_command  # start-up: only for wrong commands
+
+            similar = explain_unknown_command(args[0], self, ctx)
             if not similar:
                 raise
             raise click.UsageError(f"{problem.message} Did you mean {similar!r}?", ctx) from None
@@ -241,16 +252,6 @@ def _path_of(context: click.Context) -> str:
         names.insert(0, str(context.info_name))
         context = context.parent
     return ".".join(names)
-
-
-def _similar_command(name: str, group: click.Group, context: click.Context) -> str | None:
-    """Return the command of a group whose name is similar to an unknown one."""
-    from hibali.text import nearest  # start-up: only for wrong commands
-
-    elsewhere = _ELSEWHERE.get(name, "") if context.parent is None else ""
-    if elsewhere and group.get_command(context, elsewhere.partition(" ")[0]):
-        return elsewhere
-    return nearest(name, group.list_commands(context))
 
 
 class FolderGroup(CommandGroup):

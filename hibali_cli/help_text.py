@@ -79,7 +79,7 @@ def write_sections(context: click.Context, layout: HelpLayout, formatter: click.
     left_out: set[str] = set()
     for each in context.command.get_params(context):
         title = sections.get(str(each.name), title)
-        record = each.get_help_record(context)
+        record = each.get_help_record(context) if isinstance(each, click.Option) else None
         if record is None:
             continue
         if every or each.name in layout.first | _COMMON_FIRST:

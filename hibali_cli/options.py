@@ -188,7 +188,8 @@ _help_all_option = click.option(
     help="Show all options and exit.",
 )
 _OPTIONS: tuple[Callable[[Any], Any], ...] = (
-    click.option("--json", "json", is_flag=True, help="Write results to stdout as JSON."),
+    click.option("--json", "json", is_flag=True, help="Write results to stdout as JSON lines."),
+    click.option("--json-array", "json_array", is_flag=True, help="Write them as one JSON array."),
     click.option("-q", "--quiet", is_flag=True, help="Print only errors."),
     click.option("-v", "--verbose", is_flag=True, help="Print every file and its result."),
     click.option("--config", metavar="FILE", help="Read FILE instead of your config.toml."),
@@ -201,7 +202,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     ),
     add_help_option,
 )
-COMMON_NAMES = ("json", "quiet", "verbose", "config", "no_progress", "max_time")
+COMMON_NAMES = ("json", "json_array", "quiet", "verbose", "config", "no_progress", "max_time")
 
 
 def add_common_options(function: Callable[..., Any], *, has_layout: bool = False) -> Callable[..., Any]:
@@ -221,8 +222,9 @@ def add_common_options(function: Callable[..., Any], *, has_layout: bool = False
 def pop_common(values: dict[str, Any]) -> Common:
     """Remove the common options from a command's parameters and return them."""
     popped = {name: values.pop(name) for name in COMMON_NAMES}
+    json = popped["json"] or popped["json_array"]
     return Common(
-        output=Output(json=popped["json"], quiet=popped["quiet"], verbose=popped["verbose"]),
+        output=Output(json=json, quiet=popped["quiet"], verbose=popped["verbose"]),
         config=popped["config"],
         progress=not (popped["no_progress"] or popped["quiet"]),
         max_seconds=popped["max_time"],

@@ -7,13 +7,18 @@ from click.shell_completion import CompletionItem
 
 from hibali.text import did_you_mean
 from hibali_cli.command import Section
-from hibali_cli.help_text import TOPICS, topic_text
+from hibali_cli.help_text import TOPICS, topic_text, write_topics_hint
 from hibali_cli.options import add_help_option
 from hibali_cli.output import Output
 
 
 class _HelpCommand(click.Command):
     section = Section.SETUP
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """End the help with where exit codes are explained."""
+        del ctx
+        write_topics_hint(formatter)
 
 
 def _complete(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:

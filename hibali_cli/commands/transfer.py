@@ -8,6 +8,7 @@ from hibali_api import transfer_options as declared
 from hibali_cli.command import Section, command
 from hibali_cli.help_text import HelpLayout
 from hibali_cli.options import INPUT_FILE, OUTPUT_FILE, READ, WRITTEN, options
+from hibali_cli.other_tools import habit
 
 _null_names = click.option(
     "-0",
@@ -24,11 +25,14 @@ _detailed = click.option(
 SELECTION = options(declared.Patterns, declared.Names, _null_names, declared.Facts)
 COMPARISON = options(declared.Digests, SELECTION, declared.Metadata)
 EXECUTION = options(declared.Backup, _dry_run, _detailed, declared.Pace)
-_moving = options(declared.Deletion, EXECUTION, declared.Ways, COMPARISON, declared.Saving)
+RECURSIVE, SHOWN = habit("-r", "-R", "--recursive"), habit("-P", "--progress")
+_moving = options(declared.Deletion, EXECUTION, declared.Ways, COMPARISON, declared.Saving, RECURSIVE, SHOWN)
 
 LAYOUT = HelpLayout(
     {
+        "output": "Plan and pace",
         "direct": "Route",
+        "backup_dir": "Deletion and backup",
         "delete": "Deletion and backup",
         "dry_run": "Plan and pace",
         "via": "Route",
@@ -42,6 +46,7 @@ LAYOUT = HelpLayout(
     },
     frozenset(
         {
+            "output",
             "direct",
             "delete",
             "max_delete",

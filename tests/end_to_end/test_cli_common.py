@@ -194,6 +194,31 @@ def test_a_failure_with_json_ends_stdout_with_its_record(run: Run) -> None:
     assert (record["kind"], record["code"], record["exit"]) == ("error", "unknown-site", 2)
 
 
+@pytest.mark.parametrize(
+    ("words", "kinds"),
+    [
+        (["sites", "list"], ["end"]),
+        (["sites", "show", "nowhere"], ["error"]),
+        (["sites", "show"], ["error"]),
+        (["probe", "many"], ["entry"] * 100_000),
+        (["probe", "bug"], ["error"]),
+        (["probe", "sleep", "--max-time", "0.2s"], ["error"]),
+    ],
+    ids=" ".join,
+)
+def test_a_json_array_is_one_document_with_the_same_objects(
+    run: Run, words: list[str], kinds: list[str]
+) -> None:
+    program = [sys.executable, "-c", PROBE] if words[0] == "probe" else [HIBALI]
+    lines = run(*program, *words, "--json")
+    array = run(*program, *words, "--json-array")
+    assert array.returncode == lines.returncode
+    found = json.loads(array.stdout)
+    assert [each["kind"] for each in found] == kinds
+    if "bug" not in words:  # its report has another name
+        assert found == [json.loads(line) for line in lines.stdout.splitlines()]
+
+
 def test_similar_commands_are_suggested(run: Run) -> None:
     assert "sites" in run(HIBALI, "site").stderr
 
@@ -227,14 +252,14 @@ def test_an_unwritable_state_folder_hides_no_failure(run: Run, environment: dict
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_signals_end_with_their_exit_codes(environment: dict[str, str], number: int, code: int) -> None:
-    words = [sys.executable, "-c", PROBE, "probe", "sleep", "--json"]
+    words = [sys.executable, "-c", PROBE, "probe", "sleep", "--json-array"]
     with subprocess.Popen(words, env=environment, stdout=-1, stderr=-1, text=True) as process:
         assert process.stderr is not None
         assert process.stderr.readline() == "ready\n"
         process.send_signal(number)
         out, err = process.communicate(timeout=30)
     assert process.returncode == code
-    assert json.loads(out)["exit"] == code
+    assert json.loads(out)[0]["exit"] == code
     assert "Traceback" not in err
 
 

@@ -28,7 +28,7 @@ def add_box(hibali: Any) -> Path:
     box = hibali.home.folder / "box"
     hibali("sites", "add", "other", "--kind", "box", "--set", f"box.folder={box}", "--no-check", exit=0)
     hibali("sites", "add", "crate", "--box", box, "--no-check", exit=0)
-    assert b"--box FOLDER" in hibali("sites", "add", "--help", exit=0).out
+    assert b"--box FOLDER" in hibali("sites", "add", "--help-all", exit=0).out
     return Path(box)
 
 
