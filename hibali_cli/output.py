@@ -85,7 +85,7 @@ class Output:
         """
         shown = [[_cell(value) for value in row] for row in rows]
         numeric = [_is_numeric(column) for column in zip(*shown, strict=True)] or [False] * len(headings)
-        lines = [[heading.upper() for heading in headings], *shown]
+        lines = [[_title(heading) for heading in headings], *shown]
         natural = [[_width(value) for value in column] for column in zip(*lines, strict=True)]
         if is_terminal(sys.stdout):
             from hibali_cli.display import cut, fitting_widths  # start-up: only where it is written
@@ -277,6 +277,11 @@ def _closed(problem: OSError | None = None) -> IncompleteError:
 
 def _bold(text: str, stream: TextIO | None) -> str:
     return f"\x1b[1m{text}\x1b[0m" if coloured(stream) else text
+
+
+def _title(heading: str) -> str:
+    """Return a heading in capitals; one that is an id stays as it is typed."""
+    return heading if any(letter.isdigit() for letter in heading) else heading.upper()
 
 
 def _cell(value: Cell) -> str:

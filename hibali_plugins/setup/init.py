@@ -28,6 +28,7 @@ from hibali_cli.output import coloured, write_message
 from hibali_cli.path_completion import complete_last, complete_path
 from hibali_cli.progress import listening
 from hibali_plugins.setup.importing import (
+    NONE_FOUND,
     ImportRequest,
     add_proposals,
     ask_on_terminal,
@@ -153,6 +154,8 @@ def _choose_proposals(common: Common, options: InitOptions) -> list[Proposal]:
         return []
     settings = common.settings()
     found = find_sites(settings, options.request, None if options.yes else ask_on_terminal(common))
+    if not found:
+        common.output.info(NONE_FOUND)
     chosen = choose_proposals(found, options.request.only)
     chosen = [each for each in chosen if change_of(common, each) == "added"]
     if options.yes and not common.json:

@@ -623,7 +623,7 @@ def check_space(plan: TransferPlan, target: Store, subject: str) -> None:
 
 
 def _inodes(number: int) -> str:
-    return counted(number, "inode")
+    return "1 inode" if number == 1 else f"{number:,} inodes"
 
 
 def missing_source(subject: str) -> NotFoundError:
