@@ -107,7 +107,7 @@ class Settings:
         if similar:
             return f"Did you mean {similar}? To list all: hibali sites list"
         if not SITE_NAME.fullmatch(name):
-            return f"To add a host: hibali sites add NAME --ssh {shlex.quote(name)}. For a local path with a colon: ./{name}:..."
+            return f"For a local path with a colon, write ./{name}:... To add a host: hibali sites add NAME --ssh {shlex.quote(name)}"
         if not self.path.exists():
             return f"{self.path} does not exist yet. To add the site: hibali sites add {name} --ssh HOST"
         return f"Sites in {self.path}: {', '.join(sorted(self.sites)) or 'none'}. To add one: hibali sites add {name} --ssh HOST"

@@ -37,6 +37,7 @@ from hibali_plugins.setup.importing import (
     find_sites,
     show_proposals,
 )
+from hibali_plugins.setup.proposals import UNSEEN
 from hibali_plugins.setup.site import WantsJob, diagnose_site
 from hibali_plugins.setup.sources import Proposal, name_site
 from runs.doctor_steps import Step, StepList, StepStatus
@@ -238,6 +239,8 @@ def _check_all(common: Common, sites: Sequence[Site], *, interactive: bool) -> l
         checks = run_checks(common, site, job=False)
         for scheduler in (step.scheduler for step in checks.steps if step.scheduler):
             _choose_scheduler(common, site.name, scheduler, interactive=interactive)
+        if kind_of(site).has_machine and site.kind != "local":
+            common.output.info(f"{UNSEEN} To set them: hibali sites add --help-all")
         worst = checks.worst()
         if worst is not None:
             problems.append((site, worst))

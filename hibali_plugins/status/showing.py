@@ -44,7 +44,7 @@ def show_status(common: Common, folder: str | None, **options: Any) -> int | Non
                 "usage",
                 "status takes a folder of this machine",
                 subject=folder,
-                hint=f"To check the site: hibali sites check {site}. Its runs: hibali runs list --site {site}. For a folder with that name: ./{folder}",
+                hint=f"For a folder with that name, write ./{folder}. To check the site: hibali sites check {site}",
             )
         from hibali_plugins.status.folder import show_folder  # start-up: only with a folder
 

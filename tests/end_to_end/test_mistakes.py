@@ -79,7 +79,7 @@ MISUNDERSTANDINGS = (
     ("juwels:data", 2, "Did you mean 'ls juwels:data'?"),
     ("ls s3://study/raw", 2, "a URL is no location [bad-location] Add its server as a site"),
     ("push data me@juwels:data", 2, "A user name belongs in ~/.ssh/config (User). Did you mean juwels:...?"),
-    ("push data host.example.org:data", 2, "To add a host: hibali sites add NAME --ssh host.example.org."),
+    ("push data host.example.org:data", 2, "To add a host: hibali sites add NAME --ssh host.example.org"),
     ("transfer juwels:data bucket:data", 2, "Did you mean 'sync'?"),
     ("auth login", 2, "Did you mean 'sites login'?"),
     ("squeue", 2, "Did you mean 'runs list'?"),
