@@ -76,7 +76,7 @@ def write_sections(context: click.Context, layout: HelpLayout, formatter: click.
     every = EVERY_OPTION in context.meta
     shown: dict[str, list[tuple[str, str]]] = {}
     title = "Options"
-    left_out: set[str] = set()
+    left_out: list[str] = []
     for each in context.command.get_params(context):
         title = sections.get(str(each.name), title)
         record = each.get_help_record(context) if isinstance(each, click.Option) else None
@@ -85,18 +85,16 @@ def write_sections(context: click.Context, layout: HelpLayout, formatter: click.
         if every or each.name in layout.first | _COMMON_FIRST:
             shown.setdefault(title, []).append(record)
         else:
-            left_out.add(title)
+            left_out.append(title)
     names = (len(name) for rows in shown.values() for name, _ in rows)
     width = max((length for length in names if length <= _WIDEST), default=0)
     for title, rows in shown.items():
         with formatter.section(title):
             formatter.write_dl([(name.ljust(width), meaning) for name, meaning in rows])
     if left_out:
-        titles = (title for title in sections.values() if title in left_out)
+        titles = "; ".join(dict.fromkeys(left_out))
         formatter.write_paragraph()
-        formatter.write_text(
-            f"More options ({'; '.join(dict.fromkeys(titles))}): {context.command_path} --help-all"
-        )
+        formatter.write_text(f"More options ({titles}): {context.command_path} --help-all")
 
 
 def write_examples(examples: Sequence[tuple[str, str]], formatter: click.HelpFormatter) -> None:

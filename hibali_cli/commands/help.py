@@ -35,7 +35,7 @@ def _complete(context: click.Context, parameter: click.Parameter, begun: str) ->
 
 @add_help_option
 @click.command("help", cls=_HelpCommand, add_help_option=False)
-@click.argument("words", metavar="[COMMAND|TOPIC]", nargs=-1, shell_complete=_complete)
+@click.argument("words", metavar="[COMMAND...|TOPIC]", nargs=-1, shell_complete=_complete)
 @click.pass_context
 def help_command(context: click.Context, words: tuple[str, ...]) -> None:
     """Show the help of a command, or of a topic: exit-codes, locations, environment.
