@@ -151,3 +151,12 @@ def test_a_habit_is_accepted(capsys: pytest.CaptureFixture[str], typed: str, mea
         assert run_command(shlex.split(each)) == 0
         printed.append(capsys.readouterr().out)
     assert printed[0] == printed[1]
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [("runs list", "hibali run PIPELINE"), ("pipelines list", "hibali pipelines add FILE")],
+)
+def test_an_empty_list_says_how_to_begin(capsys: pytest.CaptureFixture[str], typed: str, said: str) -> None:
+    assert run_command(shlex.split(typed)) == 0
+    assert said in capsys.readouterr().err
