@@ -173,7 +173,12 @@ def read_json_file(path: Path) -> Any:
         with path.open("rb") as stream:
             text = stream.read(MAXIMUM_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
-        raise NotFoundError("no-such-file", "the file does not exist", subject=str(path)) from None
+        raise NotFoundError(
+            "no-such-file",
+            "the file does not exist",
+            subject=str(path),
+            hint="Names of files are relative to the current folder.",
+        ) from None
     except OSError as problem:
         raise unreadable(problem, str(path)) from None
     return read_json(text, str(path))

@@ -104,6 +104,12 @@ def read_location(text: str, settings: Settings, *, literal: bool = False) -> Lo
     typed = settings.with_site(os.fsencode(text).decode("utf-8", "surrogateescape"))
     found = parse_location(typed, settings.sites, os.fsencode(Path.cwd()), literal=literal)
     if found is None:
+        if "://" in typed:
+            _refuse(
+                typed,
+                "a URL is no location",
+                "Add its server as a site (hibali sites add --help), and write SITE:PATH.",
+            )
         settings.site(typed.partition(":")[0])  # names similar sites
         raise UsageError("unknown-site", "no site with this name is configured", subject=typed)
     require_built(found.site)
@@ -192,6 +198,12 @@ def parse_location(
     site = sites.get(name)
     if site is None:
         return None
+    if not literal and path.startswith(":"):
+        _refuse(
+            text,
+            "a location has one colon",
+            f"Did you mean {name}{path}? For a name with one: {name}:./{path}",
+        )
     if not literal:
         _refuse_variables(text, name, path)
     if kind_of(site).has_keys:
@@ -277,6 +289,14 @@ def guarded_roots(site: Site) -> tuple[str, ...]:
     `Location.path`.
     """
     return (*site.roots.values(), work_path(site), "~")
+
+
+def listing_hint(text: str) -> str:
+    """Return the command that lists what exists beside a location that does not exist."""
+    site, colon, path = text.rpartition(":") if ":" in text.partition("/")[0] else ("", "", text)
+    above, slash, _ = path.rstrip("/").rpartition("/")
+    folder = f"{site}{colon}{above or slash}" or "."
+    return f"To see what exists: hibali ls {shlex.quote(folder)}"
 
 
 def check_writable(target: Location) -> None:

@@ -14,26 +14,18 @@ import click
 from click.core import ParameterSource
 
 from hibali_cli.completion import RUNS, SITES, add_completions, kinds_of
+from hibali_cli.help_text import (
+    EVERY_OPTION,
+    FIRST_EXAMPLES,
+    HelpLayout,
+    write_examples,
+    write_sections,
+    write_topics_hint,
+)
 from hibali_cli.interruption import RESUMES, hint_if_interrupted, limit_time
 from hibali_cli.options import add_common_options, add_help_option, check_outputs, complete_sites, pop_common
 from hibali_cli.output import until_pipe_closes
 
-EXIT_STATUS: Final[Mapping[int, str]] = {
-    0: "Done.",
-    1: "A bug in hibali.",
-    2: "Usage or configuration is wrong.",
-    3: "Something named on the command line was not found.",
-    4: "Access: login, permission, expired credential, second factor or unknown host key.",
-    5: "Try again later: unreachable, locked, throttled, --max-time elapsed, or a lost run.",
-    6: "Incomplete: not everything was done or verified.",
-    7: "The run failed or was cancelled.",
-    8: "Refused; nothing was changed at the target.",
-    9: "The tool of the run exited with 0, but a required output is missing.",
-    10: "There are changes (only with --detailed-exit-code).",
-    11: "Not verified: no difference was found, but some files could not be compared.",
-    130: "Interrupted from the keyboard.",
-    143: "Terminated.",
-}
 # Further names of commands, which no list shows.
 _ALIASES: Final[Mapping[str, str]] = {"copy": "cp"}
 
@@ -54,23 +46,6 @@ class Section(StrEnum):
 
 
 _WORD = re.compile(r"[a-z][a-z0-9]*")
-# Names that other programs use for commands of hibali.
-_ELSEWHERE = {
-    "add": "sites add",
-    "delete": "rm",
-    "download": "pull",
-    "get": "pull",
-    "mirror": "sync",
-    "move": "mv",
-    "put": "push",
-    "remove": "rm",
-    "rename": "mv",
-    "rsync": "sync",
-    "scp": "push",
-    "setup": "init",
-    "submit": "run",
-    "upload": "push",
-}
 
 
 class AddedOptions(NamedTuple):
@@ -101,9 +76,11 @@ class _WithExamples(click.Command):
         section: str = "",
         asks: str = "",
         adds: str = "",
+        layout: HelpLayout | None = None,
         **named: Any,
     ) -> None:
         super().__init__(*arguments, **named)
+        self.layout = layout
         self.calls = calls
         self.adds = adds
         self.asks = asks
@@ -148,11 +125,40 @@ class _WithExamples(click.Command):
         work: Callable[..., int | None] = calls if callable(calls) else object_of(calls)
         return work
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments, also with habits of other tools, and explain an unknown option."""
+        from hibali_cli.other_tools import without_human_letter  # start-up: not for --version
+
+        return parse_explained(super().parse_args, self, ctx, without_human_letter(args, self))
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options, those of a command with many in sections."""
+        if self.layout is None:
+            super().format_options(ctx, formatter)
+        else:
+            write_sections(ctx, self.layout, formatter)
+
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """End the help with examples and exit codes."""
-        del ctx
-        write_examples(self.examples, formatter)
-        write_exit_status(formatter)
+        """End the help with examples, and where exit codes are explained."""
+        short = self.layout is not None and EVERY_OPTION not in ctx.meta
+        write_examples(self.examples[:FIRST_EXAMPLES] if short else self.examples, formatter)
+        write_topics_hint(formatter)
+
+
+def parse_explained(
+    parse: Callable[[click.Context, list[str]], list[str]],
+    command: click.Command,
+    context: click.Context,
+    words: list[str],
+) -> list[str]:
+    """Parse arguments, and explain an unknown option."""
+    given = list(words)
+    try:
+        return parse(context, words)
+    except click.NoSuchOption as problem:
+        from hibali_cli.other_tools import explain_unknown_option  # start-up: only for wrong options
+
+        raise explain_unknown_option(problem, given, command) from None
 
 
 def _is_given(name: str) -> bool:
@@ -189,6 +195,10 @@ class CommandGroup(click.Group):
                     rows = [(name.ljust(width), each.get_short_help_str(limit)) for name, each in commands]
                     formatter.write_dl(rows)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments before the command, and explain an unknown option."""
+        return parse_explained(super().parse_args, self, ctx, args)
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of its own commands, and of those that plugins add to it, sorted."""
         from hibali.plugins import every  # start-up: only to list commands
@@ -222,15 +232,17 @@ class CommandGroup(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as problem:
-            similar = _similar_command(args[0], self, ctx)
+            from hibali_cli.other_tools import explain_unknown_command  # start-up: only for wrong commands
+
+            similar = explain_unknown_command(args[0], self, ctx)
             if not similar:
                 raise
             raise click.UsageError(f"{problem.message} Did you mean {similar!r}?", ctx) from None
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """End the help with exit codes."""
+        """End the help with where exit codes are explained."""
         del ctx
-        write_exit_status(formatter)
+        write_topics_hint(formatter)
 
 
 def _path_of(context: click.Context) -> str:
@@ -240,16 +252,6 @@ def _path_of(context: click.Context) -> str:
         names.insert(0, str(context.info_name))
         context = context.parent
     return ".".join(names)
-
-
-def _similar_command(name: str, group: click.Group, context: click.Context) -> str | None:
-    """Return the command of a group whose name is similar to an unknown one."""
-    from hibali.text import nearest  # start-up: only for wrong commands
-
-    elsewhere = _ELSEWHERE.get(name, "") if context.parent is None else ""
-    if elsewhere and group.get_command(context, elsewhere.partition(" ")[0]):
-        return elsewhere
-    return nearest(name, group.list_commands(context))
 
 
 class FolderGroup(CommandGroup):
@@ -299,6 +301,7 @@ def command(
     section: str = "",
     asks: Literal["", "always", "unless --yes"] = "",
     adds: str = "",
+    layout: HelpLayout | None = None,
 ) -> Callable[[Callable[..., int | None]], HibaliCommand]:
     """Declare a command with the common options; `section` is that of the help of its group.
 
@@ -307,8 +310,9 @@ def command(
     (None is 0). Hibali errors that it raises are printed by the frame. A command that
     `resumes` continues when it is run again after an interruption. One that `asks` questions cannot be scheduled.
     `adds` is MODULE:FUNCTION, which returns `AddedOptions` by name; it is imported when the command is looked up.
+    A command with a `layout` shows its options in sections, and all of them only with --help-all.
     """
-    named = {"examples": examples, "section": section, "asks": asks, "adds": adds}
+    named = {"examples": examples, "section": section, "asks": asks, "adds": adds, "layout": layout}
     return _decorator(HibaliCommand, name, calls, resumes=resumes, **named)
 
 
@@ -334,7 +338,8 @@ def _decorator(
         run.__doc__ = function.__doc__
         run.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
         added: dict[str, Any] = {"calls": calls or function, "add_help_option": False, **named}
-        made: Made = click.command(name, cls=kind, **added)(add_common_options(run))
+        with_options = add_common_options(run, has_layout=named.get("layout") is not None)
+        made: Made = click.command(name, cls=kind, **added)(with_options)
         add_completions(made.params)
         return made
 
@@ -411,18 +416,3 @@ def _refuse_ignored_options(context: click.Context, command: str) -> None:
             f"{ignored[0]} before {command!r} would be ignored. Write options after {command!r}.",
             context,
         )
-
-
-def write_examples(examples: Sequence[tuple[str, str]], formatter: click.HelpFormatter) -> None:
-    """Write the section EXAMPLES of a help text."""
-    if examples:
-        with formatter.section("Examples"):
-            for line, meaning in examples:
-                formatter.write_text(meaning)
-                formatter.write(f"{'':>{formatter.current_indent + 2}}{line}\n")
-
-
-def write_exit_status(formatter: click.HelpFormatter) -> None:
-    """Write the section EXIT STATUS of a help text."""
-    with formatter.section("Exit status"):
-        formatter.write_dl([(str(code), meaning) for code, meaning in EXIT_STATUS.items()])

@@ -16,7 +16,7 @@ from hibali import __version__
 from hibali.errors import Exit, HibaliError, IncompleteError, NotFoundError, UsageError
 from hibali.text import printable
 from hibali_cli.interruption import OutOfTime, interruption_hint
-from hibali_cli.output import PIPE_CLOSED, Output, coloured, json_line, write_message
+from hibali_cli.output import PIPE_CLOSED, Output, coloured, record_text, write_message
 
 
 def write_bug_report(failure: BaseException) -> str | None:
@@ -159,8 +159,16 @@ def _interrupted(failure: KeyboardInterrupt) -> HibaliError:
 def _usage(failure: click.ClickException) -> UsageError:
     context = getattr(failure, "ctx", None)
     subject = context.command_path if isinstance(context, click.Context) else ""
-    hint = f"{subject or 'hibali'} --help"
-    return UsageError("usage", failure.format_message(), subject=subject, hint=hint)
+    message = failure.format_message()
+    hint = f"See: {subject or 'hibali'} --help"
+    if isinstance(context, click.Context):
+        example = next((line for line, _ in getattr(context.command, "examples", ())), "")
+        if isinstance(failure, click.MissingParameter) and example:
+            hint = f"For example: {example}\n{hint}"
+        elif "unexpected extra argument" in message:
+            usage = " ".join([subject, *context.command.collect_usage_pieces(context)])
+            hint = f"Usage: {usage}\n{hint}"
+    return UsageError("usage", message, subject=subject, hint=hint)
 
 
 def _show_help(failure: click.exceptions.NoArgsIsHelpError) -> None:
@@ -204,19 +212,20 @@ def print_error(error: HibaliError) -> None:
     if error.code == PIPE_CLOSED:
         return
     mark = "\x1b[31mhibali:\x1b[0m" if coloured(sys.stderr) else "hibali:"
-    subject = f"{printable(error.subject)}: " if error.subject else ""
+    named = "" if error.subject == "hibali" else error.subject.removeprefix("hibali ")
+    subject = f"{printable(named)}: " if named else ""
     first, *more = error.message.split("\n")
     write_message(f"{mark} {subject}{printable(first)} [{error.code}]")
     for line in more:
         write_message(f"  {printable(line)}")
-    if error.hint:
-        write_message(f"  {printable(error.hint)}")
+    for line in error.hint.split("\n") if error.hint else ():
+        write_message(f"  {printable(line)}")
 
 
 def _write_record(record: dict[str, Any]) -> None:
     if sys.stdout is not None:
         try:
-            sys.stdout.write(json_line(record) + "\n")
+            sys.stdout.write(record_text(record))
         except OSError:
             return  # main finds the same problem when it flushes
 

@@ -30,7 +30,7 @@ def _run() -> int:
     prepare_streams()
     # entries have no reference cycles; with hundreds of thousands, the search took a tenth of the time
     gc.set_threshold(50_000, 20, 100)
-    if sys.argv[1:] == ["--version"]:
+    if sys.argv[1:] in (["--version"], ["-V"]):
         from hibali_cli.version import show_version
 
         return show_version()

@@ -11,6 +11,7 @@ import click
 from hibali.amounts import MOST_COUNT, NONE, read_duration
 from hibali.errors import UsageError
 from hibali.options import Option, declared_by
+from hibali_cli.help_text import EVERY_OPTION
 from hibali_cli.output import Output
 
 if TYPE_CHECKING:
@@ -173,6 +174,12 @@ def show_help(context: click.Context, option: click.Parameter, requested: bool) 
         context.exit()
 
 
+def _show_all_help(context: click.Context, option: click.Parameter, requested: bool) -> None:  # noqa: FBT001  # click calls it so
+    if requested:
+        context.meta[EVERY_OPTION] = True
+        show_help(context, option, requested)
+
+
 add_help_option = click.option(
     "-h",
     "--help",
@@ -182,8 +189,17 @@ add_help_option = click.option(
     callback=show_help,
     help="Show this message and exit.",
 )
+_help_all_option = click.option(
+    "--help-all",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_all_help,
+    help="Show all options and exit.",
+)
 _OPTIONS: tuple[Callable[[Any], Any], ...] = (
-    click.option("--json", "json", is_flag=True, help="Write results to stdout as JSON."),
+    click.option("--json", "json", is_flag=True, help="Write results to stdout as JSON lines."),
+    click.option("--json-array", "json_array", is_flag=True, help="Write them as one JSON array."),
     click.option("-q", "--quiet", is_flag=True, help="Print only errors."),
     click.option("-v", "--verbose", is_flag=True, help="Print every file and its result."),
     click.option("--config", metavar="FILE", help="Read FILE instead of your config.toml."),
@@ -196,13 +212,16 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     ),
     add_help_option,
 )
-COMMON_NAMES = ("json", "quiet", "verbose", "config", "no_progress", "max_time")
+COMMON_NAMES = ("json", "json_array", "quiet", "verbose", "config", "no_progress", "max_time")
 
 
-def add_common_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the common options to a command's function, after its own and in the same order everywhere."""
+def add_common_options(function: Callable[..., Any], *, has_layout: bool = False) -> Callable[..., Any]:
+    """Add the common options to a command's function, after its own and in the same order everywhere.
+
+    One whose help has a layout also has --help-all.
+    """
     own = list(getattr(function, "__click_params__", []))
-    for option in reversed(_OPTIONS):
+    for option in reversed((*_OPTIONS, _help_all_option) if has_layout else _OPTIONS):
         option(function)
     together = list(getattr(function, "__click_params__", []))
     # click stores parameters in reverse order
@@ -213,8 +232,9 @@ def add_common_options(function: Callable[..., Any]) -> Callable[..., Any]:
 def pop_common(values: dict[str, Any]) -> Common:
     """Remove the common options from a command's parameters and return them."""
     popped = {name: values.pop(name) for name in COMMON_NAMES}
+    json = popped["json"] or popped["json_array"]
     return Common(
-        output=Output(json=popped["json"], quiet=popped["quiet"], verbose=popped["verbose"]),
+        output=Output(json=json, quiet=popped["quiet"], verbose=popped["verbose"]),
         config=popped["config"],
         progress=not (popped["no_progress"] or popped["quiet"]),
         max_seconds=popped["max_time"],

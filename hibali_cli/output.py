@@ -29,6 +29,7 @@ _MOST_LINES = 512  # checked for what must be escaped, and written, together
 _before: list[
     Callable[[], None]
 ] = []  # clears what is drawn on the terminal before anything is written there
+_separator: list[str] = []  # what comes before the next record in a JSON array; empty without --json-array
 PIPE_CLOSED = "pipe-closed"  # the code of the only error without a message: the reader has closed the pipe
 
 
@@ -45,8 +46,8 @@ class Output:
         self.verbose = verbose
 
     def record(self, kind: str, fields: Mapping[str, Any], *, flush: bool = False) -> None:
-        """Write one JSON line to stdout, with its `schema` and `kind` (docs/json.md)."""
-        self.text(json_line({"schema": 1, "kind": kind, **fields}) + "\n")
+        """Write one JSON line to stdout, or element of --json-array, with its `schema` and `kind` (docs/json.md)."""
+        self.text(record_text({"schema": 1, "kind": kind, **fields}))
         if flush:
             flush_results()
 
@@ -93,7 +94,7 @@ class Output:
         very long one does not widen its column.
         """
         on_terminal = is_terminal(sys.stdout)
-        lines = [[heading.upper() for heading in headings]]
+        lines = [[_title(heading) for heading in headings]]
         lines += [[_cell(value, short=on_terminal) for value in row] for row in rows]
         if on_terminal:
             lines = _cut_to_terminal(lines)
@@ -125,6 +126,26 @@ class Output:
     def warn(self, text: str) -> None:
         """Write a line to stderr also with `--quiet`; escaped."""
         write_message(printable(text))
+
+
+def begin_array() -> None:
+    """Write the records of this process as elements of one JSON array."""
+    _separator[:] = ["["]
+
+
+def end_array() -> None:
+    """End the array of `begin_array`, once. Raises `IncompleteError` where stdout cannot be written."""
+    if _separator:
+        empty = _separator.pop() == "["
+        Output().text("[]\n" if empty else "]\n")
+
+
+def record_text(record: Mapping[str, Any]) -> str:
+    """Return a record as it is written next: one line, or an element of the array."""
+    if not _separator:
+        return json_line(record) + "\n"
+    before, _separator[0] = _separator[0], ",\n"
+    return before + json_line(record)
 
 
 def json_line(record: Mapping[str, Any]) -> str:
@@ -252,6 +273,11 @@ def _closed(problem: OSError | None = None) -> IncompleteError:
 
 def _bold(text: str, stream: TextIO | None) -> str:
     return f"\x1b[1m{text}\x1b[0m" if coloured(stream) else text
+
+
+def _title(heading: str) -> str:
+    """Return a heading in capitals; one that is an id stays as it is typed."""
+    return heading if any(letter.isdigit() for letter in heading) else heading.upper()
 
 
 def _cell(value: Cell, *, short: bool = False) -> str:

@@ -12,7 +12,7 @@ from hibali_cli.command import folder_group
 from hibali_cli.commands import MODULES
 from hibali_cli.failure import render_failure
 from hibali_cli.interruption import end_interruptions, interruption, listen_for_interruption, note_exit
-from hibali_cli.output import PIPE_CLOSED, Output, discard_results, flush_results
+from hibali_cli.output import PIPE_CLOSED, Output, begin_array, discard_results, end_array, flush_results
 from hibali_cli.version import show_version
 
 
@@ -32,7 +32,7 @@ root.context_settings = {"max_content_width": 100}
 root.params.insert(
     0,
     click.Option(
-        ["--version"],
+        ["-V", "--version"],
         is_flag=True,
         is_eager=True,
         expose_value=False,
@@ -44,7 +44,10 @@ root.params.insert(
 
 def run_command(arguments: list[str]) -> int:
     """Run one command line in this process; returns its exit code, 0 only when all of stdout was written."""
-    json = "--json" in arguments[: arguments.index("--") if "--" in arguments else None]
+    before = arguments[: arguments.index("--") if "--" in arguments else None]
+    json = "--json" in before or "--json-array" in before
+    if "--json-array" in before:
+        begin_array()
     with collect_unreadable() as unreadable:
         try:
             listen_for_interruption(lambda failure: _render(failure, json=json))
@@ -58,6 +61,7 @@ def run_command(arguments: list[str]) -> int:
     for path, damage in unreadable.items():
         Output().warn(f"{path}: {damage.reason}. {damage.hint}")
     try:
+        end_array()
         flush_results()
     except HibaliError as failure:
         discard_results()
@@ -71,6 +75,7 @@ def _render(failure: BaseException, *, json: bool) -> int:
     """Print a failure and flush it; a broken stdout is ignored."""
     code = render_failure(failure, json=json)
     with contextlib.suppress(HibaliError):
+        end_array()
         flush_results()
     return code
 

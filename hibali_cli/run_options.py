@@ -10,6 +10,7 @@ import click
 
 from hibali.errors import UsageError
 from hibali_api.job_options import IdentityOptions, ResourceOptions, resources_from
+from hibali_cli.help_text import HelpLayout
 from hibali_cli.options import OUTPUT_FILE, OUTPUT_PLACE, SITE, options
 
 # `hibali run --help` imports this module: slow imports are local.
@@ -24,7 +25,32 @@ notify_option = click.option(
     help="At the end of each run, run COMMAND ID STATE, or POST to URL: both get the run as JSON.",
 )
 
-
+LAYOUT = HelpLayout(
+    {
+        "site_names": "Where and when",
+        "each": "Sweeps",
+        "wait": "Where and when",
+        "name": "Identity",
+        "fast_inputs": "Fast storage",
+        "nodes": "Resources",
+        "folder": "Outputs, order and reuse",
+    },
+    frozenset(
+        {
+            "site_names",
+            "each",
+            "parameters",
+            "wait",
+            "dry_run",
+            "cores",
+            "memory",
+            "time",
+            "gpus",
+            "folder",
+            "after",
+        }
+    ),
+)
 add_run_options = options(
     click.option(
         "--site",

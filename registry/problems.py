@@ -95,7 +95,12 @@ def read_file_bytes(path: Path, maximum: int = MAXIMUM_BYTES, *, of_state: bool 
         with os.fdopen(open_regular(path), "rb") if of_state else path.open("rb") as stream:
             return stream.read(maximum + 1)
     except (FileNotFoundError, NotADirectoryError):
-        raise NotFoundError("no-such-file", "the file does not exist", subject=str(path)) from None
+        raise NotFoundError(
+            "no-such-file",
+            "the file does not exist",
+            subject=str(path),
+            hint="Names of files are relative to the current folder.",
+        ) from None
     except OSError as problem:
         raise unreadable(problem, str(path)) from None
     except ValueError:

@@ -41,9 +41,9 @@ class StepList:
     on_event: Callable[[Step], None]
     steps: list[Step] = field(default_factory=list)
 
-    def ok(self, name: str, found: str) -> None:
-        """Add a step that succeeded."""
-        self._add(Step(name, StepStatus.OK, found))
+    def ok(self, name: str, found: str, fix: str = "") -> None:
+        """Add a step that succeeded; `fix` is what could be set as well."""
+        self._add(Step(name, StepStatus.OK, found, fix))
 
     def warn(self, name: str, found: str, fix: str, *, scheduler: str = "") -> None:
         """Add a step that works, with a warning."""

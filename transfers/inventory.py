@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol, Self, runtime_checkable
 
 from hibali.errors import NotFoundError
 from hibali.events import Carried, Failed, Hashing, Listener, Noted, ignore
-from hibali.locations import Location
+from hibali.locations import Location, listing_hint
 from hibali.text import counted
 from transfers.history.recorded_digests import DigestCache
 from transfers.model.entry import Entry, Kind, Verification
@@ -119,7 +119,9 @@ def open_tree(
     store, found = opener.find(location)
     stack.callback(store.close)
     if found is None:
-        raise NotFoundError("no-such-place", "it does not exist", subject=location.text)
+        raise NotFoundError(
+            "no-such-place", "it does not exist", subject=location.text, hint=listing_hint(location.text)
+        )
     hasher = None if hashing is None else hashing.hasher(location, on_event)
     if found.kind is not Kind.FILE:
         tree = Tree(location, store.root_path, store, [store], hasher=hasher)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from hibali.config.model import Site
 from hibali.errors import NotFoundError, RefusedError, UsageError
 from hibali.events import Deleted, Ended, Listener, Listing, Planned, ignore
-from hibali.locations import Location, check_writable
+from hibali.locations import Location, check_writable, listing_hint
 from hibali.text import counted
 from transfers.agent.identity import mounts_below
 from transfers.history.journal import Receipt, Recorder, target_line
@@ -163,7 +163,9 @@ class Removal:
             )
         found = above.stat(location.name) or _recorded(above, location.name)
         if found is None:
-            raise NotFoundError("no-such-place", "it does not exist", subject=location.text)
+            raise NotFoundError(
+                "no-such-place", "it does not exist", subject=location.text, hint=listing_hint(location.text)
+            )
         if location.slash and found.kind is not Kind.FOLDER:
             found = self._folder_of_that_name(found)
         identity = check_unprotected(location, above, self._request.sites, link=found.kind is Kind.LINK)

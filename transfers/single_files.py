@@ -14,7 +14,7 @@ from typing import IO, Any
 
 from hibali.errors import IncompleteError, NotFoundError, RefusedError, TryLaterError, UsageError
 from hibali.events import Listener, Noted, ignore
-from hibali.locations import Location, check_writable
+from hibali.locations import Location, check_writable, listing_hint
 from hibali.system_errors import reason_of
 from hibali.text import printable
 from transfers.model.entry import Entry, Kind, Verification
@@ -59,7 +59,9 @@ def _real_place(location: Location, store: Store) -> Location:
     """Return the location of the file to which a symlink leads."""
     found = store.stat()
     if found is None:
-        raise NotFoundError("no-such-place", "it does not exist", subject=location.text)
+        raise NotFoundError(
+            "no-such-place", "it does not exist", subject=location.text, hint=listing_hint(location.text)
+        )
     if found.kind is Kind.FOLDER:
         raise UsageError(
             "is-a-folder",

@@ -19,7 +19,6 @@ from hibali.config.kinds import every_kind
 from hibali.config.model import Site
 from hibali.config.schema import Key, keys_of_field
 from hibali.config.settings import Document, default_text, tables_of
-from hibali_cli.command import EXIT_STATUS
 from hibali_cli.completion import Bash, Zsh
 from hibali_cli.output import write_message
 from hibali_cli.root import root
@@ -83,9 +82,7 @@ def _lines(context: click.Context) -> Iterator[str]:
         record = option.get_help_record(context) if isinstance(option, click.Option) else None
         if record is not None:
             yield from _item(f"`{record[0]}`", record[1])
-    yield from ("## Exit codes", "", "| code | meaning |", "|---|---|")
-    yield from (f"| {code} | {_escape(meaning)} |" for code, meaning in EXIT_STATUS.items())
-    yield ""
+    yield from ("[Exit codes](../exit-codes.md)", "")
     yield from _examples(context)
 
 

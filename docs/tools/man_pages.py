@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import click
 
-from hibali_cli.command import EXIT_STATUS
+from hibali_cli.help_text import ENVIRONMENT, EXIT_STATUS, FILES
 
-FILES: Mapping[str, str] = {
-    "~/.config/hibali/config.toml": "The configuration. Refused when others can write it.",
-    "~/.local/state/hibali/": "The ledger, caches and bug reports; private to the account.",
-}
-ENVIRONMENT: Mapping[str, str] = {
-    "HIBALI_CONFIG": "The configuration to read instead of the user's, unless --config is given.",
-    "HIBALI_SITE": "The default site, instead of `default_site` in the configuration.",
-    "HIBALI_STATE": "The state folder, instead of the user's.",
-    "XDG_RUNTIME_DIR": "The folder of ssh control sockets, if its path is short; else the temporary folder.",
-    "NO_COLOR": "When set, output has no colours.",
-}
 _ESCAPES = str.maketrans(
     {"\\": "\\e", "-": "\\-", "'": "\\(aq", "`": "\\(ga", "^": "\\(ha", "~": "\\(ti", '"': "\\(dq"}
 )

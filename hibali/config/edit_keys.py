@@ -23,7 +23,7 @@ from hibali.config.settings import (
     require_known_programs,
 )
 from hibali.errors import NotFoundError, UsageError
-from hibali.text import printable
+from hibali.text import nearest, printable
 
 
 def get_value(config: str | None, key: str) -> Any:
@@ -35,7 +35,26 @@ def get_value(config: str | None, key: str) -> Any:
     except KeyError:
         default = default_of(keys)
         shown = f"; its default is {default}" if default else ""
-        raise NotFoundError("not-set", f"it is not set in {path}{shown}", subject=printable(key)) from None
+        raise NotFoundError(
+            "not-set",
+            f"it is not set in {path}{shown}",
+            subject=printable(key),
+            hint=_nearest_key(tomllib.loads(text), keys),
+        ) from None
+
+
+def _nearest_key(document: Any, keys: Keys) -> str:
+    """Return "Did you mean KEY?" for the first of the keys that the file does not have."""
+    for position, key in enumerate(keys):
+        if not isinstance(document, MutableMapping):
+            break
+        if key not in document:
+            meant = nearest(key, document)
+            return (
+                f"Did you mean {'.'.join((*keys[:position], meant, *keys[position + 1 :]))}?" if meant else ""
+            )
+        document = document[key]
+    return ""
 
 
 def set_value(config: str | None, key: str, text: str) -> tuple[Path, bool]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
@@ -125,11 +126,15 @@ class Settings:
         return found
 
     def _hint(self, name: str) -> str:
-        similar = nearest(name, self.sites)
+        user, _, host = name.rpartition("@")
+        similar = host if user and host in self.sites else nearest(host, self.sites)
+        if user:
+            meant = f" Did you mean {similar}:...?" if similar else ""
+            return f"A user name belongs in ~/.ssh/config (User).{meant} To list all sites: hibali sites list"
         if similar:
             return f"Did you mean {similar}? To list all: hibali sites list"
         if not SITE_NAME.fullmatch(name):
-            return f"For a local path with a colon, write ./{name}:..."
+            return f"For a local path with a colon, write ./{name}:... To add a host: hibali sites add NAME --ssh {shlex.quote(name)}"
         if not self.path.exists():
             return f"{self.path} does not exist yet. To add the site: hibali sites add {name} --ssh HOST"
         return f"Sites in {self.path}: {', '.join(sorted(self.sites)) or 'none'}. To add one: hibali sites add {name} --ssh HOST"

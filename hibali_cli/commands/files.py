@@ -5,9 +5,10 @@ from __future__ import annotations
 import click
 
 from hibali_cli.command import Section, command
-from hibali_cli.commands.transfer import COMPARISON, EXECUTION
+from hibali_cli.commands.transfer import COMPARISON, EXECUTION, LAYOUT, RECURSIVE, SHOWN
 from hibali_cli.fields import ENTRY, fields_option
 from hibali_cli.options import READ, WRITTEN, options
+from hibali_cli.other_tools import HUMAN_READABLE, habit
 
 _exact_key = click.option(
     "--exact-key",
@@ -34,6 +35,8 @@ _exact_key = click.option(
 @click.option("-R", "--recursive", is_flag=True, help="List everything below, not only the folder itself.")
 @click.option("-l", "--long", is_flag=True, help="Show size and modification time.")
 @click.option("--bytes", "exact", is_flag=True, help="Show sizes in bytes (includes -l).")
+@habit("-a", "--all")
+@habit(HUMAN_READABLE)
 @fields_option(ENTRY)
 def ls_command() -> None:
     """List the files and folders at a location, sorted by name (byte order).
@@ -83,6 +86,8 @@ def cat_command() -> None:
     help="Also show folders down to this depth.",
 )
 @click.option("--bytes", "exact", is_flag=True, help="Show sizes in bytes.")
+@habit("-s", "--summarize")
+@habit(HUMAN_READABLE)
 def du_command() -> None:
     """Count the files and bytes of a tree, as a transfer of it would.
 
@@ -98,6 +103,7 @@ def du_command() -> None:
     examples=[("hibali mkdir juwels:@scratch/run7/input", "Create a folder and its parents.")],
 )
 @click.argument("location", type=WRITTEN, metavar="SITE:PATH")
+@habit("-p", "--parents")
 def mkdir_command() -> None:
     """Create a folder and its parents; an existing one is not changed.
 
@@ -149,6 +155,7 @@ def rm_command() -> None:
     "cp",
     calls="hibali_cli.handlers.within_site:copy_files",
     section=Section.FILES,
+    layout=LAYOUT,
     resumes=True,
     examples=[
         ("hibali cp juwels:study/run7 juwels:@archive/run7", "Copy a folder at a site."),
@@ -159,6 +166,8 @@ def rm_command() -> None:
 @click.argument("target", type=WRITTEN, metavar="SITE:PATH")
 @options(EXECUTION, COMPARISON)
 @_exact_key
+@RECURSIVE
+@SHOWN
 def cp_command() -> None:
     """Copy files within a site, without sending them through this machine.
 

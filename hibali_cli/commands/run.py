@@ -5,13 +5,14 @@ from __future__ import annotations
 import click
 
 from hibali_cli.command import Section, command
-from hibali_cli.run_options import add_run_options
+from hibali_cli.run_options import LAYOUT, add_run_options
 
 
 @command(
     "run",
     calls="hibali_cli.handlers.launch:run_pipeline",
     section=Section.EVERYDAY,
+    layout=LAYOUT,
     resumes=True,
     examples=[
         ("hibali run conform@1.0 answers.json --site juwels", "Start a run and print its id."),

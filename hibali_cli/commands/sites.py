@@ -6,11 +6,42 @@ import click
 
 from hibali_cli.command import Section, command, command_group
 from hibali_cli.fields import SITE, fields_option
+from hibali_cli.help_text import HelpLayout
 from hibali_cli.options import NEW_NAME, duration_of
+
+_ADD_LAYOUT = HelpLayout(
+    {
+        "ssh": "Kind of site",
+        "data_ssh": "Connection and login",
+        "root": "Folders and jobs",
+        "set": "Configuration",
+    },
+    frozenset(
+        {
+            "ssh",
+            "s3",
+            "local",
+            "url",
+            "globus",
+            "bucket",
+            "profile",
+            "root",
+            "default_root",
+            "work",
+            "scheduler",
+            "account",
+            "partition",
+            "container",
+            "set",
+            "no_check",
+        }
+    ),
+)
 
 
 @command(
     "add",
+    layout=_ADD_LAYOUT,
     calls="hibali_cli.handlers.site_check:add_and_check",
     adds="hibali_cli.site_options:options_of_kinds",
 )

@@ -6,7 +6,9 @@ import click
 
 from hibali_api import transfer_options as declared
 from hibali_cli.command import Section, command
+from hibali_cli.help_text import HelpLayout
 from hibali_cli.options import INPUT_FILE, OUTPUT_FILE, READ, WRITTEN, options
+from hibali_cli.other_tools import habit
 
 _null_names = click.option(
     "-0",
@@ -23,13 +25,48 @@ _detailed = click.option(
 SELECTION = options(declared.Patterns, declared.Names, _null_names, declared.Facts)
 COMPARISON = options(declared.Digests, SELECTION, declared.Metadata)
 EXECUTION = options(declared.Backup, _dry_run, _detailed, declared.Pace)
-_moving = options(declared.Deletion, EXECUTION, declared.Ways, COMPARISON, declared.Saving)
+RECURSIVE, SHOWN = habit("-r", "-R", "--recursive"), habit("-P", "--progress")
+_moving = options(declared.Deletion, EXECUTION, declared.Ways, COMPARISON, declared.Saving, RECURSIVE, SHOWN)
+
+LAYOUT = HelpLayout(
+    {
+        "output": "Plan and pace",
+        "direct": "Route",
+        "backup_dir": "Deletion and backup",
+        "delete": "Deletion and backup",
+        "dry_run": "Plan and pace",
+        "via": "Route",
+        "checksum": "Selection and comparison",
+        "links": "Metadata and verification",
+        "push_to": "Datasets",
+        "as_type": "CBRAIN",
+        "nodes": "Compute nodes",
+        "pack": "Packs",
+        "follow": "Following",
+    },
+    frozenset(
+        {
+            "output",
+            "direct",
+            "delete",
+            "max_delete",
+            "backup_dir",
+            "dry_run",
+            "bwlimit",
+            "checksum",
+            "include",
+            "exclude",
+            "files_from",
+        }
+    ),
+)
 
 
 @command(
     "push",
     calls="hibali_cli.handlers.transfers:push",
     section=Section.EVERYDAY,
+    layout=LAYOUT,
     resumes=True,
     examples=[
         ("hibali push data juwels:@scratch/data", "Send a folder to a site."),
@@ -52,6 +89,7 @@ def push_command() -> None:
     "pull",
     calls="hibali_cli.handlers.transfers:pull",
     section=Section.EVERYDAY,
+    layout=LAYOUT,
     resumes=True,
     examples=[
         ("hibali pull juwels:@scratch/results results", "Fetch a folder's contents."),
@@ -73,6 +111,7 @@ def pull_command() -> None:
     "sync",
     calls="hibali_cli.handlers.transfers:sync",
     section=Section.EVERYDAY,
+    layout=LAYOUT,
     resumes=True,
     examples=[
         (
@@ -101,6 +140,7 @@ def sync_command() -> None:
     "plan",
     calls="hibali_cli.handlers.transfers:make_plan",
     section=Section.TRANSFERS,
+    layout=LAYOUT,
     examples=[
         ("hibali plan --delete data juwels:@scratch/data -o data.plan", "Save a plan for review."),
         ("hibali apply data.plan", "Execute exactly that plan."),

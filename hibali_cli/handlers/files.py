@@ -182,7 +182,7 @@ def remove_path(
 
 
 def _counts(plan: RemovalPlan) -> str:
-    folders = f" in {plan.folders + 1} folders" if plan.folder else ""
+    folders = f" in {counted(plan.folders + 1, 'folder')}" if plan.folder else ""
     return f"{counted(plan.files, 'file')}{folders}, {format_size(plan.bytes)}"
 
 

@@ -119,7 +119,10 @@ def _list_pipelines(
         pipeline_record(each, deprecation) | ({"image": {"digest": image}} if image else {})
         for each, deprecation, image in found
     )
-    if write_list(common, "pipeline", records, chosen, code=code) or not found:
+    if write_list(common, "pipeline", records, chosen, code=code):
+        return code
+    if not found:
+        common.output.info("No pipelines were found. To add one: hibali pipelines add FILE")
         return code
     rows = [
         (

@@ -91,7 +91,7 @@ def about_run(run: Run) -> str:
         return run.status.reason
     if not run.job and not run.state.ended:
         return "not submitted"
-    return run.status.reason or run.status.native
+    return run.status.reason or ("" if run.status.native == run.state else run.status.native)
 
 
 def count_states(states: Iterable[str]) -> str:
@@ -254,7 +254,7 @@ def run_pairs(run: Run) -> dict[str, Cell]:
         "memory": None if run.status.memory_bytes is None else format_size(run.status.memory_bytes),
         "digest": f"sha256 {run.spec.pipeline_digest}",
         "image": run.placement.image or None,
-        **{f"input {number}": _describe_input(each) for number, each in enumerate(run.spec.inputs)},
+        **{f"input {number}": describe_input(each) for number, each in enumerate(run.spec.inputs, start=1)},
         "folder": run.folder or None,
         "after": ", ".join(run.spec.after) or None,
         "collected": ", ".join(run.results.collected) or None,
@@ -264,9 +264,11 @@ def run_pairs(run: Run) -> dict[str, Cell]:
     }
 
 
-def _describe_input(each: Mapping[str, str]) -> str:
-    """Format an input: its location, and its identity at that time."""
-    return f"{each['id']}: {each['location']} ({each['identity']})"
+def describe_input(each: Mapping[str, str]) -> str:
+    """Format an input: its location, and its identity at that time; that of a sweep may have only some of them."""
+    name = f"{each['id']}: " if each["id"] else ""
+    identity = f" ({each['identity']})" if each["identity"] else ""
+    return f"{name}{each['location']}{identity}"
 
 
 def report_unfinished(common: Common, run: Run) -> None:
@@ -394,6 +396,8 @@ def _print_runs(common: Common, runs: Sequence[Run], count: int) -> None:
         for run in runs
     ]
     common.output.table(headings, rows)
+    if not runs:
+        common.output.info("No such runs. To start one: hibali run PIPELINE INVOCATION.json --site SITE")
     if len(runs) < count:
         common.output.info(
             f"Shown are the latest {len(runs)} of {counted(count, 'run')}. To show all: --last {count}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -9,7 +10,7 @@ from typing import Any
 
 import click
 
-from hibali.amounts import format_size
+from hibali.amounts import format_duration, format_size
 from hibali.config.edit import add_sites, has_site, plan_site, render_site
 from hibali.config.kinds import SiteDescription, StoreKind, every_kind
 from hibali.config.model import Site
@@ -33,6 +34,8 @@ from transfers.model.units import CleanupResult, Leftover
 from transfers.remote.connection import forced_command_script
 from transfers.stores import login_protocol
 
+_CLOCK_SECONDS = 120  # a check may take some time after the clock was read
+
 
 def check_and_print(common: Common, site: Site) -> None:
     """Print what the site reports; raises the most important problem, if any."""
@@ -47,7 +50,7 @@ def check_and_print(common: Common, site: Site) -> None:
             "site-check", {"name": site.name, "facts": dict(report.facts), "problems": records}
         )
     else:
-        common.output.pairs({"site": site.name, **report.facts})
+        common.output.pairs({"site": site.name, **shown_facts(report.facts)})
     for each in report.advice:
         common.output.info(each)
     worst = most_important(problems)
@@ -58,6 +61,16 @@ def check_and_print(common: Common, site: Site) -> None:
         if problem is not worst:
             print_error(problem)
     raise worst
+
+
+def shown_facts(facts: Mapping[str, str | int | bool]) -> dict[str, Cell]:
+    """Return the facts for users: what names the boot is only for programs, and a clock is compared with this one."""
+    shown: dict[str, Cell] = {name: fact for name, fact in facts.items() if name != "boot"}
+    if facts.get("clock"):
+        lead = float(facts["clock"]) - time.time()
+        ahead = f"{format_duration(abs(lead))} {'ahead of' if lead > 0 else 'behind'} this machine"
+        shown["clock"] = ahead if abs(lead) >= _CLOCK_SECONDS else "same as this machine"
+    return shown
 
 
 def as_access_or_later(problem: HibaliError) -> HibaliError:
@@ -142,9 +155,12 @@ def _usage_pairs(record: dict[str, Any]) -> dict[str, Cell]:
         ("logins", "logins"),
         ("logins refused", "logins_refused"),
         ("scheduler commands", "scheduler_commands"),
-        ("bytes", "bytes"),
+        ("transferred", "bytes"),
     ):
-        pairs[what] = f"{record['hour'][key]} in the last hour, {record['day'][key]} in the last day"
+        hour, day = record["hour"][key], record["day"][key]
+        if key == "bytes":
+            hour, day = format_size(hour), format_size(day)
+        pairs[what] = f"{hour} in the last hour, {day} in the last day"
     commands = ", ".join(f"{name} {times}" for name, times in record["day"]["commands"].items())
     pairs["commands in the last day"] = commands or None
     pairs["polls"] = f"at most every {limits['poll_seconds']:g} s, after shorter intervals at the start"

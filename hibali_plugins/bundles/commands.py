@@ -143,12 +143,14 @@ def compare_command() -> None:
     section="Results",
     calls="hibali_plugins.bundles.export:export_crate",
     examples=[
-        ("hibali runs export 20260102-030405-0a1b2c3d --ro-crate run.zip", "Describe a run in one file."),
-        ("hibali runs export ID ID --ro-crate crate", "Describe several runs, in a folder."),
+        ("hibali runs export 20260102-030405-0a1b2c3d -o run.zip", "Describe a run in one file."),
+        ("hibali runs export ID ID -o crate", "Describe several runs, in a folder."),
     ],
 )
 @click.argument("run_ids", metavar="ID...", nargs=-1, required=True)
 @click.option(
+    "-o",
+    "--output",
     "--ro-crate",
     "crate",
     required=True,

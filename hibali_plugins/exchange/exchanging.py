@@ -222,9 +222,13 @@ def list_remotes(common: Common) -> None:
         {"name": name, "url": remote.url, **({"images": remote.images} if remote.images else {})}
         for name, remote in remotes
     )
-    if not write_list(common, "remote", records) and remotes:
+    if write_list(common, "remote", records):
+        return
+    if remotes:
         rows = [(name, remote.url, remote.images or "") for name, remote in remotes]
         common.output.table(["name", "url", "images"], rows)
+    else:
+        common.output.info("No remotes yet. To add one: hibali pipelines remotes add NAME URL")
 
 
 def forget_remote(common: Common, name: str) -> None:

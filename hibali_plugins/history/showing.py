@@ -67,6 +67,8 @@ def _print_operations(common: Common, found: Sequence[Operation], count: int) ->
         ["operation", "began", "what", "from", "to", "result", "files", "size", "proof", "schedule"],
         [_row(each) for each in found],
     )
+    if not found:
+        common.output.info("No such operations. To transfer a folder: hibali push FOLDER SITE:FOLDER")
     if len(found) < count:
         common.output.info(
             f"Shown are the latest {len(found)} of {counted(count, 'operation')}. To show all: --last {count}"

@@ -137,7 +137,7 @@ def log_command() -> None:
 _METRICS_EXAMPLES = [
     ("hibali schedule metrics", "Show the current metrics."),
     (
-        "hibali schedule metrics --file /var/lib/node_exporter/textfile/hibali.prom",
+        "hibali schedule metrics -o /var/lib/node_exporter/textfile/hibali.prom",
         "Write them to a file for node_exporter, updated after each run.",
     ),
 ]
@@ -147,7 +147,10 @@ _METRICS_EXAMPLES = [
     "metrics", calls="hibali_plugins.schedules.notice_setup:write_metrics_file", examples=_METRICS_EXAMPLES
 )
 @click.option(
+    "-o",
+    "--output",
     "--file",
+    "file",
     metavar="FILE",
     type=OUTPUT_FILE,
     help="Write them to FILE now, and after each run of a schedule.",

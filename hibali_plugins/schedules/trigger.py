@@ -122,8 +122,9 @@ def _error_fields(record: Mapping[str, Any]) -> dict[str, Any]:
 def with_json(command: Sequence[str]) -> list[str]:
     """Return the command with `--json` and `--no-progress`, before a `--` that ends the options."""
     end = command.index("--") if "--" in command else len(command)
-    missing = [argument for argument in ("--json", "--no-progress") if argument not in command[:end]]
-    return [*command[:end], *missing, *command[end:]]
+    options = [argument for argument in command[:end] if argument != "--json-array"]
+    missing = [argument for argument in ("--json", "--no-progress") if argument not in options]
+    return [*options, *missing, *command[end:]]
 
 
 def run_transfer(

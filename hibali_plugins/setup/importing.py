@@ -43,6 +43,8 @@ class ImportRequest(NamedTuple):
 
 Ask = Callable[[str], str]
 
+NONE_FOUND = "No sites were found among the hosts of ~/.ssh/config and the remotes of rclone. To add one yourself: hibali sites add NAME --ssh HOST"
+
 
 def find_sites(settings: Settings, request: ImportRequest, ask: Ask | None = None) -> list[Found]:
     """Find sites in the source; `ask` asks for what the profile of a centre needs.
@@ -209,7 +211,7 @@ def import_sites(
         result = "exists already" if change == "same" else f"is {change}"
         common.output.info(f"{site.name} {result}. To check it: hibali doctor {site.name}")
     if not found:
-        common.output.info("No sites were found. To add one yourself: hibali sites add NAME --ssh HOST")
+        common.output.info(NONE_FOUND)
     elif new and not added:
         common.output.info("No site was added. --yes adds all sites shown, --only NAME some of them.")
     return 0

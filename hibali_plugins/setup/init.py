@@ -28,6 +28,7 @@ from hibali_cli.output import coloured, write_message
 from hibali_cli.path_completion import complete_last, complete_path
 from hibali_cli.progress import listening
 from hibali_plugins.setup.importing import (
+    NONE_FOUND,
     ImportRequest,
     add_proposals,
     ask_on_terminal,
@@ -36,6 +37,7 @@ from hibali_plugins.setup.importing import (
     find_sites,
     show_proposals,
 )
+from hibali_plugins.setup.proposals import UNSEEN
 from hibali_plugins.setup.site import WantsJob, diagnose_site
 from hibali_plugins.setup.sources import Proposal, name_site
 from runs.doctor_steps import Step, StepList, StepStatus
@@ -153,6 +155,8 @@ def _choose_proposals(common: Common, options: InitOptions) -> list[Proposal]:
         return []
     settings = common.settings()
     found = find_sites(settings, options.request, None if options.yes else ask_on_terminal(common))
+    if not found:
+        common.output.info(NONE_FOUND)
     chosen = choose_proposals(found, options.request.only)
     chosen = [each for each in chosen if change_of(common, each) == "added"]
     if options.yes and not common.json:
@@ -235,6 +239,8 @@ def _check_all(common: Common, sites: Sequence[Site], *, interactive: bool) -> l
         checks = run_checks(common, site, job=False)
         for scheduler in (step.scheduler for step in checks.steps if step.scheduler):
             _choose_scheduler(common, site.name, scheduler, interactive=interactive)
+        if kind_of(site).has_machine and site.kind != "local":
+            common.output.info(f"{UNSEEN} To set them: hibali sites add --help-all")
         worst = checks.worst()
         if worst is not None:
             problems.append((site, worst))

@@ -20,7 +20,7 @@ from hibali.locations import work_path
 from hibali.plugins import if_offered
 from hibali.retry import pause
 from hibali.ssh_options import SshOptions
-from hibali.text import counted, one_line, printable
+from hibali.text import one_line, printable
 from hibali_plugins.setup.network import (
     check_certificate,
     check_proxy,
@@ -400,7 +400,7 @@ def _check_free_space(checks: StepList, site: Site, host: RemoteHost) -> None:
             if free is None:
                 continue
             by = f" (quota of {space.by[key]})" if key in space.by else ""
-            amount = format_size(free) if key == "bytes" else counted(free, "inode")
+            amount = format_size(free) if key == "bytes" else f"{free:,} inodes"
             text = f"{purpose}: {amount} free{by}"
             amounts_free.append(text)
             if free == 0:

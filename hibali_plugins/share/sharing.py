@@ -162,6 +162,8 @@ def _list_all(common: Common, *, ended: bool) -> int | None:
         for link in links
     ]
     common.output.table(["place", "who", "permission", "until", "proven"], rows)
+    if not rows:
+        common.output.info("Nothing is shared. To share files: hibali share add SITE:PATH --with WHO")
     if any(share.ended and not share.removed for share in shares):
         common.output.info("To remove what has ended: hibali share rm --ended")
     return None

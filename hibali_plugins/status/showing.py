@@ -39,6 +39,14 @@ def show_status(common: Common, folder: str | None, **options: Any) -> int | Non
     """Show what runs now, or how a folder differs from its last transfer; return the exit code."""
     _check_options(folder, options)
     if folder is not None:
+        if folder.partition(":")[0] in common.settings().sites:
+            site = folder.partition(":")[0]
+            raise UsageError(
+                "usage",
+                "status takes a folder of this machine",
+                subject=folder,
+                hint=f"For a folder with that name, write ./{folder}. To check the site: hibali sites check {site}",
+            )
         from hibali_plugins.status.folder import show_folder  # start-up: only with a folder
 
         compared = {name: bool(options[name]) for name in _WITH_FOLDER}

@@ -15,7 +15,7 @@ import hibali
 from docs.tools.api_page import python_page
 from docs.tools.generate import generated_files, settings_page, stale_files, write_files
 from docs.tools.man_pages import escape
-from hibali_cli.command import EXIT_STATUS
+from hibali_cli.help_text import EXIT_STATUS
 from tests.support.folders import describes_all
 from tests.support.requirements import skip_or_fail
 

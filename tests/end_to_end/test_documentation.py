@@ -46,6 +46,16 @@ def test_links_of_the_readme_exist() -> None:
     assert [link for link in links if "://" not in link and not (REPOSITORY / link).exists()] == []
 
 
+def test_the_index_has_a_line_and_a_link_for_each_page() -> None:
+    text = (REPOSITORY / "docs/index.md").read_text()
+    linked = re.findall(r"^- \[[^\]]+\]\(([^)]+)\): .+\.$", text, re.MULTILINE)
+    listed = [f"{name}.md" for name in re.findall(r"^([a-z-]+(?:/\w+)?)$", text, re.MULTILINE)]
+    assert sorted(linked) == sorted(listed)
+    assert {path.name for path in (REPOSITORY / "docs").glob("*.md")} - {"index.md"} <= set(linked)
+    built = "commands/index.md"  # written when the documentation is built
+    assert [each for each in linked if each != built and not (REPOSITORY / "docs" / each).exists()] == []
+
+
 def test_each_error_code_has_one_entry_and_each_entry_a_code() -> None:
     codes, entries = error_codes(), entries_of_codes()
     assert len(entries) == len(set(entries))

@@ -28,7 +28,7 @@ def add_box(hibali: Any) -> Path:
     box = hibali.home.folder / "box"
     hibali("sites", "add", "other", "--kind", "box", "--set", f"box.folder={box}", "--no-check", exit=0)
     hibali("sites", "add", "crate", "--box", box, "--no-check", exit=0)
-    assert b"--box FOLDER" in hibali("sites", "add", "--help", exit=0).out
+    assert b"--box FOLDER" in hibali("sites", "add", "--help-all", exit=0).out
     return Path(box)
 
 
@@ -104,7 +104,7 @@ def test_its_command_and_its_options_are_as_those_of_hibali(with_plugin: Any) ->
     with_plugin("push", "source", "crate:kept", exit=0)
     assert with_plugin("crate", "crate", exit=0).out == b"1 file\n"
     assert b"Count the files of a site of kind box." in with_plugin("--help", exit=0).out
-    assert b"Exit status" in with_plugin("crate", "--help", exit=0).out
+    assert b"hibali help exit-codes" in with_plugin("crate", "--help", exit=0).out
     assert with_plugin("sites", "show", "crate", "--files", exit=0).out == b"1 file\n"
     assert b"most_files" in with_plugin("sites", "show", "crate", exit=0).out
     assert b"--files" in with_plugin("sites", "show", "--help", exit=0).out

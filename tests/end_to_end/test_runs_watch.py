@@ -236,7 +236,7 @@ def test_the_record_has_the_requested_and_used_resources(hibali: Any) -> None:
     assert given["identity"].startswith("sha256:")
     words = hibali("runs", "show", run_id, exit=0).out.decode()
     assert re.search(r"^CPU +\d+\.\d s$", words, re.MULTILINE)
-    assert re.search(r"^input 0 +in: .*input.txt \(sha256:", words, re.MULTILINE)
+    assert re.search(r"^input 1 +in: .*input.txt \(sha256:", words, re.MULTILINE)
 
 
 @pytest.mark.heavy

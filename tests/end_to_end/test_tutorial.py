@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -67,3 +68,36 @@ def _type(shell: subprocess.Popen[str], command: str) -> str:
         assert line, f"the shell ended at: {command}"
         lines.append(line)
     return "".join(lines)
+
+
+def install_blocks() -> list[str]:
+    """Return the blocks of the README that install hibali."""
+    text = (REPOSITORY / "README.md").read_text()
+    section = text.partition("\n## Install\n")[2].partition("\n## ")[0]
+    return re.findall(r"^```sh\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("block", install_blocks(), ids=lambda block: block.split()[0] + str(len(block)))
+def test_each_block_that_installs_hibali_works_in_an_empty_home(tmp_path: Path, block: str) -> None:
+    clone, home = tmp_path / "clone", tmp_path / "home"
+    subprocess.run(["git", "clone", "-q", str(REPOSITORY), str(clone)], check=True)
+    home.mkdir()
+    kept = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
+    path = "/usr/local/bin:/usr/bin:/bin"
+    if "pipx" in block:  # where it is no package of the system, as users without root install it
+        tools = tmp_path / "tools"
+        subprocess.run([sys.executable, "-m", "venv", tools], check=True)
+        subprocess.run([tools / "bin/pip", "install", "-q", "pipx"], check=True)
+        path = f"{tools}/bin:{path}"
+    done = subprocess.run(
+        ["sh", "-ec", block],
+        cwd=clone,
+        env={"HOME": str(home), "PATH": path, "LANG": "C.UTF-8", "TMPDIR": str(tmp_path), **kept},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1].startswith("hibali ")

@@ -40,6 +40,7 @@ CALLS: dict[str, tuple[str, ...]] = {
     "doctor": ("here",),
     "dashboard": ("--no-open", "--max-time", "2s"),
     "du": ("here:data",),
+    "help": ("exit-codes",),
     "history": (),
     "history compact": ("--older-than", "1d"),
     "history show": (OPERATION,),

@@ -169,7 +169,8 @@ def check_direction(operation: str, source: Location, target: Location, settings
     place = source if operation == "pull" else target
     name, _, rest = place.text.partition("/")
     if found == (True, True) and name in settings.sites:
-        meant = f"{name} is a site: {name}:{rest}"
+        ends = (source.text, f"{name}:{rest}") if place is target else (f"{name}:{rest}", target.text)
+        meant = f"{name} is a site: {shlex.join(['hibali', operation, *ends])}"
     else:
         command = {(True, False): "push", (False, True): "pull"}.get(found, "sync")
         similar = nearest(name, settings.sites) if found == (True, True) else None

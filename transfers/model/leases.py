@@ -8,13 +8,14 @@ import socket
 from typing import Any
 
 from hibali.errors import TryLaterError
+from hibali.files import account_names
 from hibali.text import printable
 from transfers.agent.protocol import seconds_of
 
 
 def this_client() -> str:
     """Describe this client for people: account, host and process."""
-    return f"{os.environ.get('USER', os.geteuid())}@{socket.gethostname()} pid {os.getpid()}"
+    return f"the account {account_names()[0]} at {socket.gethostname()}, process {os.getpid()}"
 
 
 def record_of(content: bytes) -> dict[str, Any]:
@@ -33,7 +34,8 @@ def locked(holder: dict[str, Any], subject: str) -> TryLaterError:
     pid, host = (printable(str(holder.get(field) or "")[:200]) for field in ("pid", "host"))
     return TryLaterError(
         "locked",
-        f"the target is locked by {operation} from {client}" + (f" (process {pid} on {host})" if pid else ""),
+        f"the target is locked by {operation} from {client}"
+        + (f"; its agent is process {pid} on {host}" if pid else ""),
         subject=subject,
         hint=f"Wait until it ends; the lock of a process that died expires after {seconds_of(holder):.0f} s.",
         transient=False,

@@ -11,7 +11,7 @@ from operator import attrgetter
 from hibali.amounts import format_size
 from hibali.errors import IncompleteError, NotFoundError, RefusedError
 from hibali.events import Failed, Planned
-from hibali.locations import Location
+from hibali.locations import Location, listing_hint
 from hibali.text import counted, printable
 from transfers.history.recorded_digests import DigestCache
 from transfers.model.entry import Entry, Kind, deepest_first, enclosing
@@ -623,7 +623,7 @@ def check_space(plan: TransferPlan, target: Store, subject: str) -> None:
 
 
 def _inodes(number: int) -> str:
-    return counted(number, "inode")
+    return "1 inode" if number == 1 else f"{number:,} inodes"
 
 
 def missing_source(subject: str) -> NotFoundError:
@@ -632,7 +632,7 @@ def missing_source(subject: str) -> NotFoundError:
         "no-such-source",
         "the source does not exist",
         subject=subject,
-        hint="To see what exists: hibali ls SITE:PATH",
+        hint=listing_hint(subject),
     )
 
 

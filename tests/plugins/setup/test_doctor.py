@@ -50,7 +50,13 @@ def test_a_cluster_is_checked_up_to_a_job_with_one_login_and_without_changes(hib
     work = bench.add_slurm_site(slurm)
     home = names_below(slurm.home)
     verdicts, _, end = steps(hibali, "cluster", "--job", exit=0)
-    assert list(verdicts) == [*OF_MACHINES, "scheduler", "container", "job"]
+    proposed = {"containers", "modules", "data nodes"}  # by what is installed on the machine of the tests
+    assert [each for each in verdicts if each not in proposed] == [
+        *OF_MACHINES,
+        "scheduler",
+        "container",
+        "job",
+    ]
     assert set(verdicts.values()) == {"ok"}
     assert (end["kind"], end["count"]) == ("end", len(verdicts))
     assert not work.exists()
