@@ -48,7 +48,7 @@ TYPING_ERRORS = (
     ("sites add new --shh host", 2, "No such option '--shh'. (Did you mean one of:"),
     ("runs lst", 2, "Did you mean 'list'?"),
     ("runs show 123", 3, "To list all runs: hibali runs list"),
-    ("run nosuch answers.json", 2, "Missing option '--site'. [usage] For example: hibali run conform@1.0"),
+    ("run nosuch answers.json", 2, "Name the site, set HIBALI_SITE, or set a default"),
     ("run nosuch answers.json --site juwels", 3, "the catalogue has no such pipeline"),
     ("pipelines addd x.json", 2, "Did you mean 'add'?"),
     ("pipelines add nosuch.json", 3, "Names of files are relative to the current folder."),
