@@ -81,7 +81,7 @@ class RootThreads(object):
 def _seconds_without_core() -> float:
     """Return how long this thread has waited for a core, which more threads would not shorten; 0 if the kernel does not count it."""
     try:
-        with open("/proc/thread-self/schedstat") as found:  # in nanoseconds: ran, waited (Linux, sched-stats.rst)
+        with open("/proc/thread-self/schedstat") as found:  # nanoseconds: ran, waited (sched-stats.rst)
             return int(found.read().split()[1]) / 1e9
     except (OSError, IndexError, ValueError):
         return 0.0

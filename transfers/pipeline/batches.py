@@ -397,14 +397,14 @@ def payload_from_header(
     problems = {int(position): problem_from(p) for position, p in found.items()}
     if not all(0 <= position < count for position in problems):
         raise connection.broken("reported a problem of an item that was not requested")
+    needs_digest = digested and unit.last
     for position, item in enumerate(unit.items):
-        expected = unit.length if unit.segment else item.entry.size
-        if not item.carries or position in problems:
-            expected = 0
+        carries = item.carries and position not in problems
+        expected = (unit.length if unit.segment else item.entry.size) if carries else 0
         if sizes[position] != expected:
             raise connection.broken("sent more or less of a file than was requested")
-        needs_digest = digested and item.carries and position not in problems and unit.last
-        if needs_digest and not (isinstance(digests[position], str) and _DIGEST.fullmatch(digests[position])):
+        digest = digests[position]
+        if carries and needs_digest and not (isinstance(digest, str) and _DIGEST.fullmatch(digest)):
             raise connection.broken("sent a file without its digest")
     return Payload(unit, b"", sizes, digests, [Verification.DIGEST] * count, problems)
 
