@@ -26,7 +26,7 @@ from transfers.model.spool import EntrySpool, Spooled, entry_from_list, entry_to
 from transfers.model.units import Problem
 from transfers.remote.one_session import one_session_at
 
-_IN_MEMORY = 8 * 1024 * 1024
+_IN_MEMORY = 1024 * 1024
 
 _Value = TypeVar("_Value")
 

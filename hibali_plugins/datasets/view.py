@@ -74,7 +74,7 @@ class ContentReader:
             return item
         if entry.link.startswith(POINTER):
             entry = entry._replace(mtime_ns=content.status.st_mtime_ns)
-        return replace(item, entry=entry._replace(mode=content.status.st_mode & 0o777))
+        return item._replace(entry=entry._replace(mode=content.status.st_mode & 0o777))
 
     def _placed(self, entry: Entry) -> Entry:
         """Return the entry with its content's path and time, which the reader compares."""
@@ -249,7 +249,7 @@ class DatasetStore(SavingView):
                 for position, item in enumerate(unit.items):
                     if unit.last and position not in payload.problems:
                         self._changes.begin(item.entry)
-                items = (replace(i, replaces=i.replaces and _as_listed(i.replaces)) for i in unit.items)
+                items = (i._replace(replaces=i.replaces and _as_listed(i.replaces)) for i in unit.items)
                 payload.unit = replace(unit, items=tuple(items))
                 yield payload
 

@@ -123,7 +123,7 @@ def commit_as_claimed(target: Store, pairs: Sequence[Pair]) -> Generator[Committ
         else:
             known.append(Written(pair.item, pair.sent.written, digest))
     for committed in target.commit_external(known):
-        yield committed if committed.problem else replace(committed, verification=Verification.CLAIMED)
+        yield committed if committed.problem else committed._replace(verification=Verification.CLAIMED)
 
 
 TASK_FILES = 10_000  # of one task, so that its document is at most a few MB

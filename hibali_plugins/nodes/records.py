@@ -29,7 +29,7 @@ def line_of(record: Mapping[str, Any]) -> bytes:
 
 def item_fields(item: Item, read: bytes, metadata: Mapping[str, str] | None) -> dict[str, Any]:
     """Return an item as a node reads it; `read` is its name at the source, `metadata` what is stored with an object."""
-    fields = item_header(item)
+    fields = {**protocol.ITEM_DEFAULTS, **item_header(item)}
     fields["read"] = protocol.text_of(read)
     if item.entry.digest is not None:
         fields["sha256"] = item.entry.digest

@@ -22,7 +22,7 @@ from transfers.stores.open_views import packed_root_error
 
 _RUN = 10_000  # number of members that are sorted in memory at a time
 _RUN_BYTES = 64 * 1024  # bytes of each sorted run that stay in memory
-_IN_MEMORY = 8 * 1024 * 1024
+_IN_MEMORY = 1024 * 1024
 _MISSING_TAR = Problem("pack-missing", "its tar file is missing or was replaced")
 
 

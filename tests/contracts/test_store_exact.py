@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,7 +27,7 @@ def put_exactly(
     store: Store, contents: dict[bytes, bytes], there: dict[bytes, Entry], *, clear: bool = False
 ) -> dict[bytes, Committed]:
     items = items_of([file_entry(path, content) for path, content in contents.items()], there)
-    exact = [replace(item, exact=True, clear=clear) for item in items]
+    exact = [item._replace(exact=True, clear=clear) for item in items]
     lock = store.lock("test")
     try:
         answers = list(store.write(payloads_of(exact, contents)))

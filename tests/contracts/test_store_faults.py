@@ -276,7 +276,7 @@ def test_a_folder_of_the_target_that_is_renamed_away_is_noticed(subject: Subject
                 wait_for((folder / "sub" / "first").exists)
                 (folder / "sub").rename(folder / "former")
                 (folder / "sub").mkdir()
-            item = replace(items_of([file_entry(name, b"1")])[0], number=number)
+            item = items_of([file_entry(name, b"1")])[0]._replace(number=number)
             yield from payloads_of([item], {name: b"1"})
 
     results = {one.item.entry.path: one.problem for one in store.write(payloads())}

@@ -222,7 +222,7 @@ def test_planned_replacements_are_cleared(subject: Subject) -> None:
     item = items_of([file_entry(b"x/a", b"file")])[0]
     contents = {b"x/a": b"file", b"x/a/new": b"new"}
     with locked(store):
-        payloads = payloads_of([replace(item, replaces=there, clear=True)], contents)
+        payloads = payloads_of([item._replace(replaces=there, clear=True)], contents)
         assert [one.problem for one in store.write(payloads)] == [None]
     assert subject.files() == {**neighbours, b"x/a": b"file"}
     assert set(file_paths(subject.open())) == {*neighbours, b"x/a"}  # nothing else is recorded

@@ -15,7 +15,7 @@ from tests.time_budget import UNTIL
 # A million files take minutes to make and to remove, so the short run uses fewer.
 FILES = 200_000 if UNTIL in os.environ else 1_000_000
 LINKS = 50_000  # names of one inode; ext4 allows 65,000
-MOST = 200_000_000  # bytes of all processes together
+MOST = 100_000_000  # bytes of all processes together
 
 
 def make_files(root: Path, folders: int) -> None:

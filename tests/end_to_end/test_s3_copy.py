@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -140,7 +140,7 @@ def test_a_saved_plan_replaces_only_the_planned_objects(buckets: Buckets) -> Non
     buckets.two.plant("t", {b"a": b"old", b"b": b"old"})
     source, target = buckets.open("one:t"), buckets.open("two:t")
     there = {entry.path: entry for entry in target.list()}
-    items = [replace(item, exact=True) for item in items_of(list(source.list()), there)]
+    items = [item._replace(exact=True) for item in items_of(list(source.list()), there)]
     buckets.two.plant("t", {b"a": b"somebody's"})
     lock = target.lock("test")
     committed = list(target.copy(Origin(source), items))

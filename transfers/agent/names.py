@@ -1,14 +1,16 @@
 """Read the names in a folder in byte order."""
 
 import os
-from bisect import bisect_left, bisect_right
+import zlib
+from bisect import bisect_right
 from itertools import islice
 from typing import Any, Iterator, List
 
 from transfers.agent.progress import step
 
-_RUN = 16 * 1024  # names sorted as objects, which take five times the memory of packed ones
-_CHUNK = 256  # names of each packed run that are objects while the runs are merged
+_RUN = 16 * 1024  # names sorted as objects, which take twenty times the memory of compressed ones
+_PIECE = 768  # compressed bytes of each run whose names, a few hundred, are objects while the runs are merged
+_WINDOW_BITS = 12  # 4 KiB for each run that is merged: similar names are close to each other
 
 
 class Names(object):
@@ -21,28 +23,28 @@ class Names(object):
         with _scan(descriptor) as entries:
             while True:
                 step()
-                found = [_name(entry) for entry in islice(entries, _RUN)]
+                found = "\0".join([_name(entry) for entry in islice(entries, _RUN)])
                 if not found:
                     break
                 if self._names and few:
                     raise OverflowError
                 if self._names:
-                    self._packed.append(b"\0".join(self._names) + b"\0")
+                    self._packed.append(_pack(self._names))
                 # encoded together, because a call for each takes as long as reading the folder
-                self._names = sorted(os.fsencode("\0".join(found)).split(b"\0"))
+                self._names = os.fsencode(found).split(b"\0")
+                self._names.sort()
 
     def __contains__(self, name: bytes) -> bool:
-        position = bisect_left(self._names, name)
-        if self._names[position : position + 1] == [name]:
-            return True
-        name += b"\0"
-        return any(packed.startswith(name) or b"\0" + name in packed for packed in self._packed)
+        return any(name in names for run in self._runs() for names in run)
 
     def __iter__(self) -> Iterator[bytes]:
         """Iterate in byte order."""
         if not self._packed:
             return iter(self._names)
-        return _merged([*map(_unpack, self._packed), iter([self._names])])
+        return _merged(self._runs())
+
+    def _runs(self) -> List[Iterator[List[bytes]]]:
+        return [*map(_unpack, self._packed), iter([self._names])]
 
 
 def _scan(descriptor: int) -> Any:
@@ -60,14 +62,19 @@ def _name(entry: "os.DirEntry[str]") -> str:
         return entry.name  # the kind is determined later, when the name is visited
 
 
+def _pack(names: List[bytes]) -> bytes:
+    compress = zlib.compressobj(1, zlib.DEFLATED, _WINDOW_BITS)
+    return compress.compress(b"\0".join(names) + b"\0") + compress.flush()
+
+
 def _unpack(packed: bytes) -> Iterator[List[bytes]]:
     """Yield the names of a packed run in chunks."""
-    position = 0
-    while position < len(packed):
-        names = packed[position:].split(b"\0", _CHUNK)
+    decompress, rest = zlib.decompressobj(_WINDOW_BITS).decompress, b""
+    for position in range(0, len(packed), _PIECE):
+        names = (rest + decompress(packed[position : position + _PIECE])).split(b"\0")
         rest = names.pop()
-        position = len(packed) - len(rest)
-        yield names
+        if names:
+            yield names
 
 
 def _merged(runs: List[Iterator[List[bytes]]]) -> Iterator[bytes]:

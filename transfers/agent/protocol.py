@@ -58,6 +58,20 @@ class Frame(NamedTuple):
     body: Body
 
 
+# What a message about an item leaves out, because it is so for most files.
+ITEM_DEFAULTS = {
+    "link": "",
+    "same_as": "",
+    "tag": "",
+    "clear": False,
+    "expect": None,
+    "sparse": False,
+    "permissions": None,
+    "attributes": None,
+    "old_mode": None,
+}  # type: Dict[str, Any]
+
+
 def text_of(path: bytes) -> str:
     """Return bytes as text for JSON, one character per byte."""
     return path.decode("latin-1")
@@ -430,15 +444,22 @@ def _seal(seed: bytes, nonce: bytes) -> bytes:
 
 
 def _authenticate(seed: bytes, message: bytes) -> bytes:
-    keyed = _keyed(seed).copy()
-    keyed.update(message)
-    return keyed.hexdigest()[:16].encode("ascii")
+    """Return the first half of the HMAC-SHA-256 (RFC 2104), in a third of the time of the module `hmac`: it is for millions of names."""
+    inner, outer = (padded.copy() for padded in _keyed(seed))
+    inner.update(message)
+    outer.update(inner.digest())
+    return bytes(outer.hexdigest()[:16].encode("ascii"))
+
+
+_HASHED_AT_ONCE = 64  # bytes, the block of SHA-256
 
 
 @functools.lru_cache(maxsize=4)
-def _keyed(seed: bytes) -> hmac.HMAC:
-    """Return the HMAC of no message: copying it takes half the time of a new one, and there are millions of names."""
-    return hmac.new(seed, digestmod=hashlib.sha256)
+def _keyed(seed: bytes) -> Tuple[Any, Any]:
+    """Return the inner and the outer hash of no message."""
+    key = seed if len(seed) <= _HASHED_AT_ONCE else hashlib.sha256(seed).digest()
+    key = key.ljust(_HASHED_AT_ONCE, b"\0")
+    return hashlib.sha256(bytes(x ^ 0x36 for x in key)), hashlib.sha256(bytes(x ^ 0x5C for x in key))
 
 
 class MismatchError(Exception):

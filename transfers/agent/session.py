@@ -41,7 +41,14 @@ from transfers.agent.removing import (
     remove_root,
 )
 from transfers.agent.safe_path import OpenedFolder, Root, Roots, leaves_root_error
-from transfers.agent.writing import packed_in, purge, remove_tree, sync_folders, with_attributes
+from transfers.agent.writing import (
+    packed_in,
+    purge,
+    remove_tree,
+    sync_folders,
+    unpack_item,
+    with_attributes,
+)
 
 if TYPE_CHECKING:  # imported when used, because most agents need few of them
     from transfers.agent.appending import AppendTarget, TailReader
@@ -290,8 +297,7 @@ class Session(object):
         if self._relay is not None:
             self._relay.read_unit(header)
             return
-        for item in header["items"]:
-            _unpack(item)
+        header["items"] = [unpack_item(item) for item in header["items"]]
         if self._receiver is not None:
             self._unit = header
             return
@@ -321,7 +327,7 @@ class Session(object):
             return
         if not isinstance(self._receiver, MainReceiver):
             raise ProtocolError("a file that was not planned")
-        _unpack(header["item"])
+        header["item"] = unpack_item(header["item"])
         self._receiver.begin(header)
 
     def receive_placed(self, header: Dict[str, Any]) -> None:
@@ -393,13 +399,12 @@ class Session(object):
 
     def _create_partials(self, header: Dict[str, Any]) -> None:
         """Create the partial files that another program will write, and reply with their names."""
-        self._channel.send(
-            protocol.END, self._third_party_files().create_partials(_unpacked(header["items"]))
-        )
+        items = [unpack_item(item) for item in header["items"]]
+        self._channel.send(protocol.END, self._third_party_files().create_partials(items))
 
     def _commit_external(self, header: Dict[str, Any]) -> None:
         """Check the files that another program wrote, and rename those that are correct."""
-        items = _unpacked(header["items"])
+        items = [unpack_item(item) for item in header["items"]]
         for item in items:
             item["partial"] = protocol.bytes_of(item["partial"])
         self._channel.send(protocol.END, self._third_party_files().commit_external(items))
@@ -648,16 +653,3 @@ class Session(object):
             self._backup.close()
         if self._root is not None:
             self._root.close()
-
-
-def _unpacked(items: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
-    for item in items:
-        _unpack(item)
-    return items
-
-
-def _unpack(item: Dict[str, Any]) -> None:
-    item["path"] = protocol.bytes_of(item["path"])
-    item["link"] = protocol.bytes_of(item["link"])
-    item["same_as"] = protocol.bytes_of(item["same_as"])
-    item["attributes"] = packed_in(item)

@@ -5,10 +5,19 @@ import errno
 import os
 import stat
 import struct
-from typing import Any, Dict, Iterator, List, Optional, Tuple, Union
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple, Union
 
 from transfers.agent.progress import step
-from transfers.agent.protocol import IS_FILE, IS_FOLDER, Problem, Record, RefusedError, problem_of
+from transfers.agent.protocol import (
+    IS_FILE,
+    IS_FOLDER,
+    ITEM_DEFAULTS,
+    Problem,
+    Record,
+    RefusedError,
+    bytes_of,
+    problem_of,
+)
 from transfers.agent.safe_path import Root
 
 
@@ -112,6 +121,15 @@ def packed_in(item: Dict[str, Any]) -> Optional[bytes]:
     """Return the attributes that a received item requests; None if it requests nothing."""
     encoded = item.get("attributes")
     return None if encoded is None else base64.b64decode(encoded, validate=True)
+
+
+def unpack_item(header: Mapping[str, Any]) -> Dict[str, Any]:
+    """Return an item of a message with what that left out, and with its names as bytes."""
+    item = dict(ITEM_DEFAULTS, **header)
+    for name in ("path", "link", "same_as"):
+        item[name] = bytes_of(item[name])
+    item["attributes"] = packed_in(item)
+    return item
 
 
 def _unpack(packed: bytes) -> Dict[bytes, bytes]:

@@ -44,6 +44,7 @@ class ProgressFile:
         folder = ledger_folder("running")
         self._path = folder / f"{fields['id']}.json"
         self._partial = folder / f".{fields['id']}"
+        self._follows = follows
         self._fields = {**fields, "follows": follows, "holder": asdict(this_process())}
         self._on_event = on_event
         self._guard = threading.Lock()
@@ -58,7 +59,7 @@ class ProgressFile:
         """Count the event, publish the progress if it is due, and pass the event on."""
         with self._guard:
             at = time.monotonic()
-            self._tally.update(self._of_cycle(event) if self._fields["follows"] else event, at)
+            self._tally.update(self._of_cycle(event) if self._follows else event, at)
             if at >= self._next or type(event) in _AT_ONCE:
                 self._write(at)
         self._on_event(event)
@@ -94,7 +95,7 @@ class ProgressFile:
             "window_bytes": size,
             "window_seconds": seconds,
         }
-        if self._fields["follows"]:
+        if self._follows:
             record |= {
                 "files_sent": self._sent[0],
                 "bytes_sent": self._sent[1],

@@ -66,22 +66,20 @@ class Tally:
 
     def update(self, event: Event, now: float) -> None:
         """Count one event."""
+        if isinstance(event, Moved):  # one for each of millions of files
+            if event.kind in _COUNTED:
+                self.files += 1
+                self.current.pop(event.path, None)
+            return
         kind = type(event)
-        if kind is Moved or kind is Carried:  # two for each of millions of files
-            self._update_file(event, now)
-        elif kind in _PHASES:
-            self._update_phase(event)
-        elif kind in _OTHERS:
-            self._update_other(event, now)
-
-    def _update_file(self, event: Event, now: float) -> None:
         if isinstance(event, Carried):
             self._carried += event.bytes
             self.files += self.phase == HASHING
             self._sample(now)
-        elif isinstance(event, Moved) and event.kind in _COUNTED:
-            self.files += 1
-            self.current.pop(event.path, None)
+        elif kind in _PHASES:
+            self._update_phase(event)
+        elif kind in _OTHERS:
+            self._update_other(event, now)
 
     def _update_phase(self, event: Event) -> None:
         match event:

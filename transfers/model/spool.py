@@ -15,7 +15,7 @@ from typing import IO, Any, Generic, TypeVar
 from transfers.model.entry import Entry, Kind
 from transfers.model.units import ListingIncompleteError
 
-_IN_MEMORY = 8 * 1024 * 1024
+_IN_MEMORY = 1024 * 1024
 _BYTES = [Entry._fields.index(name) for name in ("path", "link", "attributes", "same_as")]
 _READ = 64 * 1024
 _LENGTH = struct.Struct(">I")

@@ -744,7 +744,7 @@ def read_renamed(
     """Call `Source.read` with changed entries; yield the payloads with the units as given."""
 
     def changed(unit: Unit) -> Unit:
-        items = tuple(replace(item, entry=rename(item.entry)) for item in unit.items)
+        items = tuple(item._replace(entry=rename(item.entry)) for item in unit.items)
         return replace(unit, items=items)
 
     for unit, payload in with_answers(read, units, changed):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from hibali.errors import IncompleteError
 from hibali.system_errors import message_of
@@ -22,8 +22,7 @@ LINE_BYTES = 8 * 1024 * 1024  # added to that limit for each further connection,
 MOST_BYTES = 64 * 1024 * 1024  # up to this maximum: the most that an interruption can lose
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
+class Item(NamedTuple):
     """An entry to transfer, identified by its number in the plan: receivers use numbers, not paths (S1).
 
     Attributes:
@@ -109,8 +108,7 @@ class Payload:
     problems: dict[int, Problem] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Committed:
+class Committed(NamedTuple):
     """The result for one item at the target: durable under its final name, or a `problem`.
 
     `digest` was computed or checked by the target over the received bytes; `verification` is the target's verification.

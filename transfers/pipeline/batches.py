@@ -317,34 +317,44 @@ def unit_header(unit: Unit, number: int) -> dict[str, Any]:
         "segment": unit.segment,
         "offset": unit.offset,
         "length": unit.length,
-        "items": [
-            {**item_header(item), **({"inode": item.entry.inode} if unit.piece else {})}
-            for item in unit.items
-        ],
+        "items": [_piece_header(item) if unit.piece else item_header(item) for item in unit.items],
     }
+
+
+def _piece_header(item: Item) -> dict[str, Any]:
+    return {**item_header(item), "inode": item.entry.inode}
 
 
 def item_header(item: Item) -> dict[str, Any]:
-    """Return one item of the plan as an agent receives it."""
-    entry = item.entry
-    replaced = item.replaces
-    return {
+    """Return one item of the plan as an agent receives it, without `protocol.ITEM_DEFAULTS`."""
+    entry, replaced = item.entry, item.replaces
+    header: dict[str, Any] = {
         "number": item.number,
         "path": protocol.text_of(entry.path),
         "kind": _NAME_LETTER if entry.same_as else KIND_LETTERS[entry.kind],
-        "same_as": protocol.text_of(entry.same_as),
         "size": entry.size,
         "mtime_ns": entry.mtime_ns,
         "mode": entry.mode,
-        "link": protocol.text_of(entry.link),
-        "tag": entry.etag or "",
-        "clear": item.clear,
-        "expect": _expected(item) if item.exact else None,
-        "sparse": entry.sparse,
-        "permissions": item.permissions,
-        "attributes": attributes_text(item.attributes),
-        "old_mode": replaced.mode if replaced and replaced.kind is Kind.FILE and replaced.mode >= 0 else None,
     }
+    if entry.same_as:
+        header["same_as"] = protocol.text_of(entry.same_as)
+    if entry.link:
+        header["link"] = protocol.text_of(entry.link)
+    if entry.etag:
+        header["tag"] = entry.etag
+    if item.clear:
+        header["clear"] = True
+    if item.exact:
+        header["expect"] = _expected(item)
+    if entry.sparse:
+        header["sparse"] = True
+    if item.permissions is not None:
+        header["permissions"] = item.permissions
+    if item.attributes is not None:
+        header["attributes"] = attributes_text(item.attributes)
+    if replaced is not None and replaced.kind is Kind.FILE and replaced.mode >= 0:
+        header["old_mode"] = replaced.mode
+    return header
 
 
 def attributes_text(packed: bytes | None) -> str | None:
@@ -387,14 +397,14 @@ def payload_from_header(
     problems = {int(position): problem_from(p) for position, p in found.items()}
     if not all(0 <= position < count for position in problems):
         raise connection.broken("reported a problem of an item that was not requested")
+    needs_digest = digested and unit.last
     for position, item in enumerate(unit.items):
-        expected = unit.length if unit.segment else item.entry.size
-        if not item.carries or position in problems:
-            expected = 0
+        carries = item.carries and position not in problems
+        expected = (unit.length if unit.segment else item.entry.size) if carries else 0
         if sizes[position] != expected:
             raise connection.broken("sent more or less of a file than was requested")
-        needs_digest = digested and item.carries and position not in problems and unit.last
-        if needs_digest and not (isinstance(digests[position], str) and _DIGEST.fullmatch(digests[position])):
+        digest = digests[position]
+        if carries and needs_digest and not (isinstance(digest, str) and _DIGEST.fullmatch(digest)):
             raise connection.broken("sent a file without its digest")
     return Payload(unit, b"", sizes, digests, [Verification.DIGEST] * count, problems)
 

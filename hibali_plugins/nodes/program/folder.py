@@ -23,7 +23,7 @@ from transfers.agent.protocol import BufferPool, Outlet, RefusedError, partial_p
 from transfers.agent.reading import Reader, digest_file
 from transfers.agent.safe_path import Root, Roots
 from transfers.agent.threads import FileThreads
-from transfers.agent.writing import packed_in, purge, write_at
+from transfers.agent.writing import purge, unpack_item, write_at
 
 _CHUNK = 4 * 1024 * 1024
 
@@ -124,7 +124,7 @@ class FolderTarget(object):
         self, unit: Dict[str, Any], header: Dict[str, Any], body: protocol.Body
     ) -> List[Dict[str, Any]]:
         """Write every item of a pack and give it its name; return its results."""
-        items = [_unpacked(item) for item in unit["items"]]
+        items = [unpack_item(item) for item in unit["items"]]
         for item in items:
             self._writer.remove_earlier(item["path"])
         outcomes = self._writer.write_pack(dict(unit, items=items), header, body)
@@ -137,7 +137,7 @@ class FolderTarget(object):
 
     def write_piece(self, unit: Mapping[str, Any], chunks: Iterator[protocol.Body]) -> Dict[str, Any]:
         """Write one piece of a large file under its partial name, durably; return its sha256."""
-        item = _unpacked(unit["items"][0])
+        item = unpack_item(unit["items"][0])
         self._lease.check()
         descriptor = open_partial(self._root, partial_path(self._seed, item["path"]), item)
         summed = hashlib.sha256()
@@ -159,7 +159,7 @@ class FolderTarget(object):
 
         Two shards may do this at the same time: the second one finds the file under its final name.
         """
-        item = _unpacked(header)
+        item = unpack_item(header)
         number, partial = item["number"], partial_path(self._seed, item["path"])
         try:
             digest = digest_file(self._root, partial, threading.Event())
@@ -190,12 +190,3 @@ class FolderTarget(object):
         """Close all files."""
         self._threads.close()
         self._root.close()
-
-
-def _unpacked(header: Mapping[str, Any]) -> Dict[str, Any]:
-    """Return an item's header with its names as bytes, as `transfers.agent.session` does."""
-    item = dict(header)
-    for name in ("path", "link", "same_as"):
-        item[name] = protocol.bytes_of(item[name])
-    item["attributes"] = packed_in(item)
-    return item

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -62,7 +61,7 @@ def copied(
     """Copy `data/one` to `data/two`, with a change between the listing and the copy."""
     source, target = (open_store(location(there, f"data/{name}")) for name in ("one", "two"))
     there_now = {entry.path: entry for entry in target.list()} if target.stat() is not None else {}
-    items = [replace(item, exact=exact) for item in items_of(files_of(source), there_now)]
+    items = [item._replace(exact=exact) for item in items_of(files_of(source), there_now)]
     change()
     lock = target.lock("test", make=True)
     try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable
 from contextlib import closing
-from dataclasses import replace
 from itertools import chain
 
 from hibali.events import Carried, Event, Noted
@@ -119,12 +118,12 @@ class ServerRoute(Route):
             if known is None or known != existing:
                 if self._only_server:
                     problem = Problem("corrupt", "the copy differs from the source when both are read back")
-                    yield replace(one, problem=problem)
+                    yield one._replace(problem=problem)
                 else:
                     self._not_copied.append(one.item)
                 continue
             verification = Verification.DIGEST if entry.path in source_digests else Verification.RECORDED
-            yield replace(one, digest=known, verification=verification)
+            yield one._replace(digest=known, verification=verification)
 
 
 def open_route(endpoints: Endpoints, recorder: Recorder) -> ServerRoute:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
-from dataclasses import replace
 
 from hibali.events import Carried, Carrying, Event, Listener, ignore
 from hibali.retry import Pace
@@ -80,7 +79,7 @@ def _verified_by(committed: Committed, verification: Verification) -> Committed:
     """Return the result with this verification, if it is weaker than the target's."""
     if committed.problem is not None or verification is Verification.DIGEST:
         return committed
-    return replace(committed, verification=weakest(committed.verification, verification))
+    return committed._replace(verification=weakest(committed.verification, verification))
 
 
 def _piece_bytes(source: Source, target: Store) -> int:
@@ -121,12 +120,10 @@ class PacedPayloads(ProgressReport):
     def watch(self, payloads: Iterable[Payload]) -> Iterator[Payload]:
         """Yield the payloads at the allowed rate, and report progress."""
         for payload in payloads:
-            for position, item in enumerate(payload.unit.items):
-                verification = (
-                    payload.verifications[position] if payload.verifications else Verification.DIGEST
-                )
-                if item.entry.kind is Kind.FILE and verification is not Verification.DIGEST:
-                    self.verifications[item.number] = verification
+            if payload.verifications.count(Verification.DIGEST) < len(payload.verifications):
+                for item, verification in zip(payload.unit.items, payload.verifications, strict=True):
+                    if item.entry.kind is Kind.FILE and verification is not Verification.DIGEST:
+                        self.verifications[item.number] = verification
             size = len(payload.data)
             self._pace.acquire(size)
             yield payload

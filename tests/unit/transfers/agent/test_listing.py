@@ -15,7 +15,7 @@ from transfers.agent.protocol import IS_FOLDER, problem_of
 from transfers.agent.safe_path import Root
 
 MANY = 20_000
-BYTES_A_NAME = 60  # the name itself has 12; an object for each would take 400
+BYTES_A_NAME = 30  # the name itself has 12; an object for each would take 400
 
 
 def test_large_folder_needs_little_memory_per_name(tmp_path: Path, root: Root) -> None:

@@ -1,5 +1,8 @@
 """Test partial names: the same seed finds them again, no other one does."""
 
+import hashlib
+import hmac
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,6 +20,13 @@ def test_recognize_partial_name_only_by_its_seed(seed: bytes, other: bytes, path
     assert protocol.is_partial_of(seed, name)
     assert protocol.partial_name(seed, path) == name
     assert seed == other or not protocol.is_partial_of(other, name)
+
+
+@given(st.binary(min_size=1, max_size=100), st.binary(min_size=1, max_size=100))
+def test_partial_names_are_an_hmac_of_the_path(seed: bytes, path: bytes) -> None:
+    nonce = hmac.new(seed, b"path:" + path, hashlib.sha256).hexdigest()[:16]
+    seal = hmac.new(seed, b"seal:" + nonce.encode(), hashlib.sha256).hexdigest()[:16]
+    assert protocol.partial_name(seed, path) == f".hibali-{nonce}{seal}".encode()
 
 
 def test_similar_name_of_a_user_is_not_a_partial_name() -> None:

@@ -100,6 +100,22 @@ def test_files_that_are_slow_are_worked_on_at_a_time_with_a_root_for_each_thread
     files.close()
 
 
+def test_waiting_for_a_core_is_not_slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = FileThreads(open_root(tmp_path))
+    waited = 0.0
+    monkeypatch.setattr(threads, "_seconds_without_core", lambda: waited)
+
+    def work(_: Root, some: Sequence[int]) -> list[int]:
+        nonlocal waited
+        time.sleep(2 * threads._SLOW_SECONDS * len(some))
+        waited += 60.0
+        return list(some)
+
+    for _ in range(2):
+        files.map(work, range(COUNT))
+    assert files._threads is None
+
+
 @pytest.mark.usefixtures("slow")
 def test_packs_are_written_as_in_one_thread(tmp_path: Path) -> None:
     root = open_root(tmp_path)

@@ -1,4 +1,4 @@
-"""Test which of several channels gets a chunk."""
+"""Test which of several channels gets a chunk, and what a message says about an item."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transfers.pipeline.batches import Flow, first_through
+from transfers.agent.writing import unpack_item
+from transfers.model.entry import Entry, Kind
+from transfers.model.units import Item
+from transfers.pipeline.batches import Flow, first_through, item_header
 
 MIB = 1 << 20
 
@@ -71,3 +74,19 @@ def test_channels_of_equal_rate_get_equal_data(held: list[int], size: int) -> No
     for channel, some in zip(lines, held, strict=True):
         channel.flow.add_in_flight(some)
     assert first_through(lines, size).flow.held == min(held)
+
+
+def test_agent_fills_in_what_the_header_of_a_plain_file_leaves_out() -> None:
+    plain = Entry(b"a/b", Kind.FILE, 3, 7, 0o644)
+    full = plain._replace(link=b"to", etag="tag", same_as=b"first", size=1 << 20, allocated=0)
+    old = plain._replace(mode=0o600, ctime_ns=9, inode=5)
+    item = Item(2, full, old, clear=True, exact=True, permissions=0o640, attributes=b"x")
+    common = {"path": b"a/b", "mtime_ns": 7, "mode": 0o644}
+    assert unpack_item(item_header(Item(1, plain))) == {
+        **common, "number": 1, "kind": "f", "size": 3, "link": b"", "same_as": b"", "tag": "", "clear": False,
+        "expect": None, "sparse": False, "permissions": None, "attributes": None, "old_mode": None,
+    }  # fmt: skip
+    assert unpack_item(item_header(item)) == {
+        **common, "number": 2, "kind": "h", "size": 1 << 20, "link": b"to", "same_as": b"first", "tag": "tag", "clear": True,
+        "expect": ["f", 3, 7, 9, 5], "sparse": True, "permissions": 0o640, "attributes": b"x", "old_mode": 0o600,
+    }  # fmt: skip
