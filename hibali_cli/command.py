@@ -53,6 +53,7 @@ class AddedOptions(NamedTuple):
 
     Where one of them is given, `calls` (MODULE:FUNCTION) is called in place of the work of the command, with all parameters.
     Without `calls`, the work of the command reads them. `checks` gets them when the command is to be scheduled; it raises `UsageError`.
+    `title` is that of their section where the help has sections.
     """
 
     options: tuple[click.Option, ...]
@@ -60,6 +61,7 @@ class AddedOptions(NamedTuple):
     calls: str = ""
     checks: str = ""
     examples: tuple[tuple[str, str], ...] = ()
+    title: str = ""
 
 
 class _WithExamples(click.Command):
@@ -108,6 +110,8 @@ class _WithExamples(click.Command):
             # the parameter of a plugin that was removed is not there
             position = names.index(added.after) + 1 if added.after in names else len(names)
             self.params[position:position] = added.options
+            if self.layout is not None and added.title:
+                self.layout = self.layout.with_section(str(added.options[0].name), added.title)
 
     def work(self, values: dict[str, Any]) -> Callable[..., int | None]:
         """Import and return the function that does the work; unused options of plugins are removed from its values."""

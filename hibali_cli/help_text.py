@@ -71,6 +71,10 @@ class HelpLayout(NamedTuple):
     sections: Mapping[str, str]
     first: frozenset[str]
 
+    def with_section(self, first: str, title: str) -> HelpLayout:
+        """Return it with another section, by the name of its first parameter."""
+        return self._replace(sections={**self.sections, first: title})
+
 
 def write_sections(context: click.Context, layout: HelpLayout, formatter: click.HelpFormatter) -> None:
     """Write the options by section; without --help-all only the first ones, and what else there is."""

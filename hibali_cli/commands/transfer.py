@@ -40,9 +40,6 @@ LAYOUT = HelpLayout(
         "links": "Metadata and verification",
         "push_to": "Datasets",
         "as_type": "CBRAIN",
-        "nodes": "Compute nodes",
-        "pack": "Packs",
-        "follow": "Following",
     },
     frozenset(
         {

@@ -38,6 +38,7 @@ push_options = AddedOptions(
         ),
     ),
     after="save",
+    title="Following",
     calls="hibali_plugins.follow.following:push",
     checks="hibali_plugins.follow.following:pop_follow_options",
     examples=(

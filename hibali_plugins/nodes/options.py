@@ -12,7 +12,7 @@ from hibali_cli.command import AddedOptions
 from hibali_cli.options import made_options
 from transfers.engine.request import FeatureOption
 
-transfer_options = AddedOptions(made_options(MovingNodes), after="save")
+transfer_options = AddedOptions(made_options(MovingNodes), after="save", title="Compute nodes")
 verify_options = AddedOptions(made_options(HashingNodes), after="resume")
 manifest_options = verify_options._replace(after="exclude")
 

@@ -12,7 +12,7 @@ from hibali_cli.command import AddedOptions
 from hibali_cli.options import made_options
 from transfers.engine.request import FeatureOption
 
-sync_options = AddedOptions(made_options(Packing), after="detach")
+sync_options = AddedOptions(made_options(Packing), after="detach", title="Packs")
 push_options = sync_options._replace(
     examples=(
         (
