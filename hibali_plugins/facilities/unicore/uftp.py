@@ -77,8 +77,8 @@ def _readable(connection: socket.socket, seconds: float) -> bool:
 class _Session:
     """One login at one server; for one thread. After an error it cannot be used any more."""
 
-    def __init__(self, host: str, port: int, secret: str, subject: str) -> None:
-        """Connect, log in, and open the data connection."""
+    def __init__(self, host: str, port: int, secret: str, subject: str, turn: threading.Lock) -> None:
+        """Connect, log in when it is this session's turn, and open the data connection."""
         self._subject = subject
         self._until = time.monotonic() + CONNECT_SECONDS
         self._received = bytearray()
@@ -89,9 +89,8 @@ class _Session:
             self.version = printable(self._expect(220).partition(",")[0])[:_MOST_SHOWN]
             if not self.version.startswith("UFTPD "):
                 raise self._unexpected(f"it is no UFTP server: {self.version}")
-            self._command("USER anonymous", f"PASS {secret}")
-            self._expect(331)
-            self._log_in()
+            with turn:
+                self._log_in(secret)
             self._command("FEAT", "OPTS HASH SHA-256", "KEEP-ALIVE true", "EPSV")
             if "SHA-256" not in self._expect(211):
                 raise self._unexpected("it cannot compute SHA-256; UFTPD 3.3 or newer can")
@@ -107,8 +106,11 @@ class _Session:
             self.close()
             raise
 
-    def _log_in(self) -> None:
-        """Read the answer to the login. Raise `AccessError`."""
+    def _log_in(self, secret: str) -> None:
+        """Log in. Raise `AccessError`."""
+        self._until = time.monotonic() + CONNECT_SECONDS
+        self._command("USER anonymous", f"PASS {secret}")
+        self._expect(331)
         code, text = self._reply()
         if code != 230:
             raise AccessError(
@@ -321,8 +323,8 @@ class Uftp:
         self._noted = self._closed = False
         self._pool = ThreadPoolExecutor(SESSIONS, thread_name_prefix="uftp")
         self._room = threading.BoundedSemaphore(SESSIONS)
-        # UFTPD 3.5.3 forks for each login while its other threads may hold the lock of its log: such a session never answers
-        self._logging_in = threading.Lock()
+        # UFTPD 3.5.3 forks after a password while threads with other passwords may hold the lock of its log: that session never answers
+        self._turn = threading.Lock()
 
     def version(self) -> str:
         """Return what the server calls itself."""
@@ -405,8 +407,7 @@ class Uftp:
         """Open a session; return None if that failed and others are open: then there are as many as the server allows."""
         session = None
         try:
-            with self._logging_in:
-                session = self._connect()
+            session = self._connect()
             return session
         except TryLaterError:
             with self._changed:
@@ -453,7 +454,7 @@ class Uftp:
             self._noted = True
             self._on_event(Noted(f"{self.subject}: contents of files are sent by UFTP, without encryption."))
         try:
-            return _Session(host, port, secret, self.subject)
+            return _Session(host, port, secret, self.subject, self._turn)
         except UnicodeError:  # a name that cannot be looked up
             raise self._auth.bad_answer("it has no host and secret") from None
         except OSError as problem:
