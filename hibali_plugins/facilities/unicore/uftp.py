@@ -34,7 +34,7 @@ from hibali.subprocesses import remember_secret, without_secrets
 from hibali.text import printable
 from hibali_plugins.facilities.machine import failure_of, reason_in
 
-SESSIONS = 8  # a server allows 16 for each account by default (MAX_CONNECTIONS)
+SESSIONS = 8  # at most; a server allows 16 for each account by default (MAX_CONNECTIONS)
 _MOST_LINE = 8192  # also of a command that the server reads
 _MOST_LINES = 100_000  # of one reply: while the server hashes, it sends a line every 30 seconds
 _MOST_SHOWN = 300
@@ -318,11 +318,11 @@ class Uftp:
         self._changed = threading.Condition()
         self._sessions: set[_Session] = set()
         self._idle: list[_Session] = []
-        self._most = SESSIONS
+        self._most = min(SESSIONS, limit.connections or SESSIONS)
         self._count = 0  # sessions, and those that are being opened
         self._noted = self._closed = False
-        self._pool = ThreadPoolExecutor(SESSIONS, thread_name_prefix="uftp")
-        self._room = threading.BoundedSemaphore(SESSIONS)
+        self._pool = ThreadPoolExecutor(self._most, thread_name_prefix="uftp")
+        self._room = threading.BoundedSemaphore(self._most)
         # UFTPD 3.5.3 forks after a password while threads with other passwords may hold the lock of its log: that session never answers
         self._turn = threading.Lock()
 

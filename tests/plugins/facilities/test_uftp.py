@@ -94,6 +94,17 @@ def test_a_large_file_uses_several_sessions(place: Place, tmp_path: Path) -> Non
     assert digest_of(tmp_path / "target/large") == digest
 
 
+def test_the_connections_of_the_site_limit_the_sessions(place: Place, tmp_path: Path) -> None:
+    place.set_table(f"{place.table}connections = 2\n")
+    digest = make_large(tmp_path / "source/large")
+    seen: list[int] = []
+    place.relay.damage = lambda _, content: seen.append(place.relay.open) or content
+    place.hibali("push", tmp_path / "source/large", f"{NAME}:data/", exit=0)
+    place.hibali("pull", f"{NAME}:data/large", f"{tmp_path}/target/", exit=0)
+    assert max(seen) == 2
+    assert digest_of(tmp_path / "target/large") == digest
+
+
 def test_fewer_sessions_are_used_where_the_server_allows_fewer(place: Place, tmp_path: Path) -> None:
     place.auth.sessions = 2
     digest = make_large(tmp_path / "source/large")
