@@ -369,14 +369,16 @@ class Uftp:
 
     @contextlib.contextmanager
     def _session(self) -> Iterator[_Session]:
-        """Yield a session that no other thread uses; after an error it ends, and the idle ones, whose network may be the same."""
+        """Yield a session that no other thread uses; after an error it ends, and if the connection was lost the idle ones, whose network is the same."""
         session = self._take()
         try:
             yield session
         except BaseException as problem:
             with self._changed:
-                ended = [session, *self._idle]
-                self._idle.clear()
+                ended = [session]
+                if isinstance(problem, OSError | TryLaterError):
+                    ended += self._idle
+                    self._idle.clear()
                 self._sessions.difference_update(ended)
                 self._count -= len(ended)
                 self._changed.notify_all()

@@ -7,11 +7,18 @@ import re
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hibali.errors import HibaliError
+from hibali.events import ignore
+from hibali.http.login import Authorization
+from hibali.request_limits import RequestLimit
+from hibali_plugins.facilities.unicore import uftp as client
 from tests.plugins.facilities.test_data import CONTENTS, digest_of, make_tree, read_tree
 from tests.services.session import REPOSITORY
 from tests.services.uftp import UftpSite
@@ -38,6 +45,16 @@ class Place(SiteCommands):
 def place(request: pytest.FixtureRequest, unicore: Unicore, uftp: UftpSite) -> Place:
     table = open_site(request, "unicore").table()  # sets variables that hibali inherits
     return Place(request.getfixturevalue("hibali"), unicore, uftp, table)
+
+
+@pytest.fixture
+def direct(uftp: UftpSite) -> Iterator[client.Uftp]:
+    """Return the client itself."""
+    login = Authorization(lambda _: f"Bearer {uftp.auth.token}")
+    uftp.auth.accepts = lambda token: token == uftp.auth.token
+    found = client.Uftp(uftp.url, "far", login, RequestLimit("far", 0, 0), ignore)
+    yield found
+    found.close()
 
 
 def make_large(path: Path, size: int = SIZE) -> str:
@@ -152,6 +169,18 @@ def test_a_cut_connection_is_replaced(place: Place, tmp_path: Path) -> None:
     place.hibali("pull", f"{NAME}:data/large", f"{tmp_path}/target/", exit=0)
     assert once
     assert digest_of(tmp_path / "target/large") == digest
+
+
+def test_a_refused_file_ends_no_other_session(direct: client.Uftp, uftp: UftpSite, unicore: Unicore) -> None:
+    path = bytes(unicore.home / "a")
+    (unicore.home / "a").write_bytes(b"1")
+    uftp.relay.damage = lambda _, content: time.sleep(0.5) or content
+    with ThreadPoolExecutor(4) as pool:
+        for most in (4, 5):
+            assert set(pool.map(lambda _: direct.read(path, 0, 1), range(4))) == {b"1"}
+            assert len(uftp.auth.issued) <= most
+            with pytest.raises(HibaliError, match="does not exist"):
+                direct.read(path + b"-missing", 0, 1)
 
 
 @pytest.mark.heavy
