@@ -177,7 +177,7 @@ class UnicoreFiles(MachineFiles):
         """See Files: the UFTP server computes it. Raise `IncompleteError` if the API does not have the file."""
         if self.uftp is None or not can_name(path):
             return super().digest(path, expected)
-        summed = self._hashed.pop(path, "") or self.uftp.digest(path)
+        summed = self._hashed.pop(path, "") or self.uftp.digest(path, expected)
         found = with_retries(lambda: self.stat(path) or self._elsewhere(path), subject=self.subject)
         return summed, found
 
@@ -508,7 +508,7 @@ class _ParallelUpload(Upload):
 
     def _write(self, offset: int, part: bytes) -> None:
         if offset + len(part) <= self._known:
-            digest = self._uftp.digest(self._data, offset, len(part))
+            digest = self._uftp.digest(self._data, len(part), offset)
             if digest == hashlib.sha256(part).hexdigest():
                 return
         self._files.write_part(self._uftp, self._data, offset, part, create=False)

@@ -23,7 +23,7 @@ from hibali.cancellation import in_this_context
 from hibali.errors import AccessError, HibaliError, IncompleteError, NotFoundError, TryLaterError
 from hibali.events import Listener, Noted
 from hibali.http.client import CONNECT_SECONDS, SILENCE_SECONDS, Bytes, Response
-from hibali.http.deadline import PIECE, request_timeout
+from hibali.http.deadline import PIECE, RESPONSE_SECONDS, request_timeout
 from hibali.http.errors import failure_of as failed_connection
 from hibali.http.errors import truncated, unreachable
 from hibali.http.login import Authorization
@@ -38,6 +38,7 @@ SESSIONS = 8  # at most; a server allows 16 for each account by default (MAX_CON
 _MOST_LINE = 8192  # also of a command that the server reads
 _MOST_LINES = 100_000  # of one reply: while the server hashes, it sends a line every 30 seconds
 _MOST_SHOWN = 300
+_SLOWEST_HASH = 1024 * 1024  # bytes a second that a server hashes at least
 _LATE_SECONDS = 10  # after the server says that it sent all
 _SECRET = re.compile(r"[!-~]{1,256}")
 _HOST = re.compile(r"[A-Za-z0-9.:_-]{1,253}")
@@ -178,10 +179,10 @@ class _Session:
             raise self._damaged()
         return digest
 
-    def digest(self, path: str, offset: int = 0, length: int = 0) -> str:
-        """Return the sha256 that the server computes of a file, or of `length` > 0 bytes of it."""
-        self._begin(1 << 40)
-        self._command(f"RANG {offset} {offset + length}" if length else "RANG 1 0", f"HASH {path}")
+    def digest(self, path: str, size: int, offset: int | None) -> str:
+        """Return the sha256 that the server computes of a file of this size, or of so many bytes of it."""
+        self._until = time.monotonic() + RESPONSE_SECONDS + size / _SLOWEST_HASH
+        self._command("RANG 1 0" if offset is None else f"RANG {offset} {offset + size}", f"HASH {path}")
         self._expect(350)
         return self._digest()
 
@@ -338,9 +339,9 @@ class Uftp:
         """Write a part of a file, and return its sha256; with `create` a new file in an existing folder, whose last component is a partial name."""
         return self._tried(lambda session: session.write(_absolute(path), offset, content, create=create))
 
-    def digest(self, path: bytes, offset: int = 0, length: int = 0) -> str:
-        """Return the sha256 that the server computes of a file, or of `length` > 0 bytes of it."""
-        return self._tried(lambda session: session.digest(_absolute(path), offset, length))
+    def digest(self, path: bytes, size: int, offset: int | None = None) -> str:
+        """Return the sha256 that the server computes of a file of this size, or of so many bytes of it from `offset`."""
+        return self._tried(lambda session: session.digest(_absolute(path), size, offset))
 
     def submit(self, act: Callable[..., None], *arguments: object) -> Future[None]:
         """Call `act`, which writes a part, in another thread, once fewer parts than sessions are under way: all of them are in memory."""

@@ -183,6 +183,18 @@ def test_a_refused_file_ends_no_other_session(direct: client.Uftp, uftp: UftpSit
                 direct.read(path + b"-missing", 0, 1)
 
 
+def test_a_hash_ends_in_a_time_that_fits_the_size(
+    direct: client.Uftp, uftp: UftpSite, unicore: Unicore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (unicore.home / "a").write_bytes(b"1")
+    monkeypatch.setattr(client, "RESPONSE_SECONDS", 0.5, raising=False)
+    uftp.relay.answer = lambda line: line.replace(b"213 ", b"213-")  # the lines of a server that still hashes
+    began = time.monotonic()
+    with pytest.raises(HibaliError, match="cannot be reached"):
+        direct.digest(bytes(unicore.home / "a"), 1)
+    assert time.monotonic() - began < 45
+
+
 @pytest.mark.heavy
 def test_a_file_that_becomes_shorter_while_it_is_read_is_not_waited_for(place: Place, tmp_path: Path) -> None:
     make_tree(place.unicore.home / "data", {"a": b"12345"})
