@@ -22,6 +22,7 @@ from typing import TypeVar
 from hibali.cancellation import in_this_context
 from hibali.errors import AccessError, HibaliError, IncompleteError, NotFoundError, TryLaterError
 from hibali.events import Listener, Noted
+from hibali.http.addresses import connect_to, is_local
 from hibali.http.client import CONNECT_SECONDS, SILENCE_SECONDS, Bytes, Response
 from hibali.http.deadline import PIECE, RESPONSE_SECONDS, request_timeout
 from hibali.http.errors import failure_of as failed_connection
@@ -78,13 +79,13 @@ def _readable(connection: socket.socket, seconds: float) -> bool:
 class _Session:
     """One login at one server; for one thread. After an error it cannot be used any more."""
 
-    def __init__(self, host: str, port: int, secret: str, subject: str, turn: threading.Lock) -> None:
-        """Connect, log in when it is this session's turn, and open the data connection."""
+    def __init__(self, control: socket.socket, secret: str, subject: str, turn: threading.Lock) -> None:
+        """Log in over a connection when it is this session's turn, and open the data connection."""
         self._subject = subject
         self._until = time.monotonic() + CONNECT_SECONDS
         self._received = bytearray()
         self._data: socket.socket | None = None
-        self._control = socket.create_connection((host, port), CONNECT_SECONDS)
+        self._control = control
         try:
             self._control.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self.version = printable(self._expect(220).partition(",")[0])[:_MOST_SHOWN]
@@ -308,6 +309,7 @@ class Uftp:
         """`url` is that of a server at the auth server: https://.../rest/auth/NAME."""
         self.subject = subject
         self._on_event = on_event
+        self._local = is_local(url)
         self._auth = RestClient(
             url,
             subject,
@@ -457,7 +459,8 @@ class Uftp:
             self._noted = True
             self._on_event(Noted(f"{self.subject}: contents of files are sent by UFTP, without encryption."))
         try:
-            return _Session(host, port, secret, self.subject, self._turn)
+            control = connect_to(host, port, CONNECT_SECONDS, self.subject, local=self._local)
+            return _Session(control, secret, self.subject, self._turn)
         except UnicodeError:  # a name that cannot be looked up
             raise self._auth.bad_answer("it has no host and secret") from None
         except OSError as problem:

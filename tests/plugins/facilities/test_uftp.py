@@ -183,6 +183,18 @@ def test_a_refused_file_ends_no_other_session(direct: client.Uftp, uftp: UftpSit
                 direct.read(path + b"-missing", 0, 1)
 
 
+def test_an_auth_server_elsewhere_cannot_name_this_machine(
+    direct: client.Uftp, uftp: UftpSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(direct, "_local", False, raising=False)
+    for host in ("127.0.0.1", "localhost", "0.0.0.0", "127.1", "2130706433", "::ffff:127.0.0.1"):
+        uftp.auth.address = (host, uftp.relay.address[1])
+        with pytest.raises(HibaliError) as raised:
+            direct.version()
+        assert raised.value.code == "unsafe-address"
+    assert uftp.relay.lines == []
+
+
 def test_a_hash_ends_in_a_time_that_fits_the_size(
     direct: client.Uftp, uftp: UftpSite, unicore: Unicore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
