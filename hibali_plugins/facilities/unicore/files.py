@@ -25,6 +25,7 @@ from transfers.model.identities import identity_of_url
 from transfers.model.store import IN_FLIGHT_BYTES
 from transfers.stores.server.files import LIST_SECONDS, Exclusive, HeldUpload, Put, Traits, Upload
 from transfers.stores.server.own_files import OWN
+from transfers.stores.server.reading import Got
 from transfers.stores.server.records import PIECE_BYTES, Found
 
 PART_BYTES = 16 * 1024 * 1024
@@ -167,11 +168,21 @@ class UnicoreFiles(MachineFiles):
 
         return with_retries(attempt, subject=self.subject)
 
-    def read_content(self, path: bytes, offset: int, length: int) -> bytes:
-        """See Files: over UFTP, without hibali's own files."""
-        if self.uftp is None or not can_name(path) or OWN in path.split(b"/"):
-            return self.read(path, offset, length)
-        return self.uftp.read(path, offset, length)
+    def get(
+        self,
+        path: bytes,
+        *,
+        etag: str | None = None,
+        offset: int = 0,
+        length: int | None = None,
+        most: int = PIECE_BYTES,
+    ) -> Got:
+        """See Files: over UFTP, without hibali's own files; the tag is of the file that the UFTP server read."""
+        wanted = most if length is None else length
+        if self.uftp is None or not wanted or not can_name(path) or OWN in path.split(b"/"):
+            return super().get(path, etag=etag, offset=offset, length=length, most=most)
+        content, found = self.uftp.read(path, offset, wanted)
+        return Got(content, found.tag, found.size)
 
     def digest(self, path: bytes, expected: int) -> tuple[str, Found | None]:
         """See Files: the UFTP server computes it. Raise `IncompleteError` if the API does not have the file."""

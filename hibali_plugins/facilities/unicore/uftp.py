@@ -34,6 +34,9 @@ from hibali.retry import with_retries
 from hibali.subprocesses import remember_secret, without_secrets
 from hibali.text import printable
 from hibali_plugins.facilities.machine import failure_of, reason_in
+from hibali_plugins.facilities.unicore.client import file_of, folder_of
+from transfers.stores.server.reading import changed
+from transfers.stores.server.records import Found
 
 SESSIONS = 8  # at most; a server allows 16 for each account by default (MAX_CONNECTIONS)
 _MOST_LINE = 8192  # also of a command that the server reads
@@ -45,7 +48,10 @@ _SECRET = re.compile(r"[!-~]{1,256}")
 _HOST = re.compile(r"[A-Za-z0-9.:_-]{1,253}")
 _REPLY = re.compile(r"([1-5][0-9]{2})([ -]?)(.*)", re.DOTALL)
 _PORT = re.compile(r"\(\|\|\|([0-9]{1,5})\|\)")
-_SIZE = re.compile(r"^ size=([0-9]{1,19});", re.MULTILINE)
+_PROPERTIES = re.compile(
+    r"^ ([d-])\S* ([0-9]{1,18}) (-?[0-9]{1,15})[0-9]{3} ", re.MULTILINE
+)  # the time in milliseconds
+_MISSING = "does not exist or cannot be accessed"
 _HASH = re.compile(r"SHA-256 [0-9]+-[0-9]+ ([0-9a-f]{64})( .*)?", re.DOTALL)
 _Result = TypeVar("_Result")
 
@@ -132,23 +138,28 @@ class _Session:
 
     # Contents
 
-    def read(self, path: str, offset: int, length: int) -> bytes:
-        """Read a part of a file, of which there may be less, and compare it with the digest that the server computes."""
+    def read(self, path: str, offset: int, length: int) -> tuple[bytes, Found]:
+        """Read a part of a file, of which there may be less, and compare it with the digest that the server computes.
+
+        Returns it with the properties of the file, which were the same before and after.
+        """
         self._begin(length)
         part = f"RANG {offset} {offset + length}"
-        # SIZE fails in UFTPD 3.5.3 (Session.size)
-        self._command(f"MLST {path}", part, f"RETR {path}", part, f"HASH {path}")
-        size = _SIZE.search(self._expect(250))
-        if size is None:
-            raise self._unexpected("it has no size")
+        stat = f"STAT F {path}"
+        self._command(stat, part, f"RETR {path}", part, f"HASH {path}", stat)
+        found = self._properties()
+        if found is None:
+            raise NotFoundError("vanished", "it does not exist", subject=self._subject)
         self._expect(350)
         self._expect(150)
-        content = self._receive(min(length, max(0, int(size[1]) - offset)))
+        content = self._receive(min(length, max(0, found.size - offset)))
         self._expect(226)
         self._expect(350)
         if self._digest() != hashlib.sha256(content).hexdigest():
             raise self._damaged()
-        return content
+        if self._properties() != found:
+            raise changed(self._subject)
+        return content, found
 
     def write(self, path: str, offset: int, content: Bytes, *, create: bool) -> str:
         """Write a part of a file, and return its sha256, which the server computes: it reports success for a part that was cut off.
@@ -192,6 +203,17 @@ class _Session:
         if found is None:
             raise self._unexpected("it has no SHA-256")
         return found[1]
+
+    def _properties(self) -> Found | None:
+        """Return what STAT tells of a file, None if it is missing. SIZE fails in UFTPD 3.5.3, and the times of MLST are local ones."""
+        code, text = self._reply()
+        if code == 500 and _MISSING in text:
+            return None
+        found = _PROPERTIES.search(self._checked(code, text, 211))
+        if found is None:
+            raise self._unexpected("it has no size")
+        size, seconds = int(found[2]), int(found[3])
+        return file_of(size, seconds) if found[1] == "-" else folder_of(seconds)
 
     # Bytes
 
@@ -267,7 +289,9 @@ class _Session:
 
     def _expect(self, code: int) -> str:
         """Return the text of the next reply. Raise the error that it names if it has another code."""
-        found, text = self._reply()
+        return self._checked(*self._reply(), code)
+
+    def _checked(self, found: int, text: str, code: int) -> str:
         if found == code:
             return text
         reason = _shown(text)
@@ -333,8 +357,8 @@ class Uftp:
         """Return what the server calls itself."""
         return self._tried(lambda session: session.version)
 
-    def read(self, path: bytes, offset: int, length: int) -> bytes:
-        """Read up to `length` bytes; fewer only at the end of the file."""
+    def read(self, path: bytes, offset: int, length: int) -> tuple[bytes, Found]:
+        """Read up to `length` bytes, fewer only at the end of the file, and the properties of the file."""
         return self._tried(lambda session: session.read(_absolute(path), offset, length))
 
     def write(self, path: bytes, offset: int, content: Bytes, *, create: bool) -> str:

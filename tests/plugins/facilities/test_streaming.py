@@ -166,7 +166,7 @@ def test_coordinates_are_read_and_their_secret_is_not_shown() -> None:
     [
         {"ips": ["localhost"]},
         {"ips": ["127.0.0.1"]},
-        {"ips": ["0.0.0.0"]},
+        {"ips": ["0.0.0.0"]},  # noqa: S104
         {"ips": ["::ffff:127.0.0.1"]},
         {"ips": ["169.254.169.254"]},
         {"ips": ["fe80::1"]},

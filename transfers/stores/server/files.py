@@ -240,10 +240,6 @@ class Files(ABC):
     def read(self, path: bytes, offset: int, length: int) -> bytes:
         """Read up to `length` bytes from `offset`; fewer only at the end of the file."""
 
-    def read_content(self, path: bytes, offset: int, length: int) -> bytes:
-        """Read as `read` does, for a transfer, whose contents may come another way."""
-        return self.read(path, offset, length)
-
     @abstractmethod
     def put(self, path: bytes, content: Bytes, *, seconds: float | None = None) -> None:
         """Write a whole small file in one call, replacing an existing one."""
@@ -399,7 +395,7 @@ class Files(ABC):
         """Read a file of at most `most` bytes, or `length` bytes from `offset`; query tag and size afterwards."""
         del etag  # the caller compares it
         wanted = most if length is None else length
-        content = self.read_content(path, offset, wanted) if wanted else b""
+        content = self.read(path, offset, wanted) if wanted else b""
         found = self.stat(path)
         if found is None or found.kind is not Kind.FILE:
             raise NotFoundError("vanished", "it does not exist", subject=self.subject)
