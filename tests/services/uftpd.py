@@ -306,7 +306,8 @@ def main() -> None:
     requests: dict[str, dict[str, str]] = {}
     commands = socket.create_server((os.environ["CMD_HOST"], int(os.environ["CMD_PORT"])))
     threading.Thread(target=_commands, args=(commands, requests), daemon=True).start()
-    with socket.create_server((os.environ["SERVER_HOST"], int(os.environ["SERVER_PORT"]))) as server:
+    address = (os.environ["SERVER_HOST"], int(os.environ["SERVER_PORT"]))
+    with socket.create_server(address, backlog=2) as server:  # as the server has it
         while True:
             control, _ = server.accept()
             threading.Thread(target=Session(control, requests).run, daemon=True).start()

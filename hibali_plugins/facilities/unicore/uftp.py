@@ -39,6 +39,8 @@ from transfers.stores.server.reading import changed
 from transfers.stores.server.records import Found
 
 SESSIONS = 8  # at most; a server allows 16 for each account by default (MAX_CONNECTIONS)
+# a server queues two connections (Server.accept_ftp: listen(2)); of more at a time, some seem to be accepted and are never greeted
+_MOST_QUEUED = 2
 _MOST_LINE = 8192  # also of a command that the server reads
 _MOST_LINES = 100_000  # of one reply: while the server hashes, it sends a line every 30 seconds
 _MOST_SHOWN = 300
@@ -85,39 +87,35 @@ def _readable(connection: socket.socket, seconds: float) -> bool:
 class _Session:
     """One login at one server; for one thread. After an error it cannot be used any more."""
 
-    def __init__(self, control: socket.socket, secret: str, subject: str, turn: threading.Lock) -> None:
-        """Log in over a connection when it is this session's turn, and open the data connection."""
+    def __init__(self, control: socket.socket, subject: str) -> None:
+        """Wait over a new connection until the server has greeted."""
         self._subject = subject
         self._until = time.monotonic() + CONNECT_SECONDS
         self._received = bytearray()
-        self._data: socket.socket | None = None
         self._control = control
+        self._data: socket.socket | None = None
         try:
-            self._control.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            control.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self.version = printable(self._expect(220).partition(",")[0])[:_MOST_SHOWN]
             if not self.version.startswith("UFTPD "):
                 raise self._unexpected(f"it is no UFTP server: {self.version}")
-            with turn:
-                self._log_in(secret)
-            self._command("FEAT", "OPTS HASH SHA-256", "KEEP-ALIVE true", "EPSV")
-            if "SHA-256" not in self._expect(211):
-                raise self._unexpected("it cannot compute SHA-256; UFTPD 3.3 or newer can")
-            self._expect(200)
-            self._expect(200)
-            found = _PORT.search(self._expect(229))
-            if found is None:
-                raise self._unexpected("it names no port for data")
-            self._data = socket.create_connection(
-                (self._control.getpeername()[0], int(found[1])), CONNECT_SECONDS
-            )
+        except BaseException:
+            self.close()
+            raise
+
+    def log_in(self, secret: str) -> None:
+        """Log in, and open the data connection."""
+        try:
+            self._log_in(secret)
         except BaseException:
             self.close()
             raise
 
     def _log_in(self, secret: str) -> None:
-        """Log in. Raise `AccessError`."""
         self._until = time.monotonic() + CONNECT_SECONDS
-        self._command("USER anonymous", f"PASS {secret}")
+        self._command(
+            "USER anonymous", f"PASS {secret}", "FEAT", "OPTS HASH SHA-256", "KEEP-ALIVE true", "EPSV"
+        )
         self._expect(331)
         code, text = self._reply()
         if code != 230:
@@ -127,6 +125,16 @@ class _Session:
                 subject=self._subject,
                 hint="It accepts only the address from which the auth server was asked; a proxy or NAT between may have another one.",
             )
+        if "SHA-256" not in self._expect(211):
+            raise self._unexpected("it cannot compute SHA-256; UFTPD 3.3 or newer can")
+        self._expect(200)
+        self._expect(200)
+        found = _PORT.search(self._expect(229))
+        if found is None:
+            raise self._unexpected("it names no port for data")
+        self._data = socket.create_connection(
+            (self._control.getpeername()[0], int(found[1])), CONNECT_SECONDS
+        )
 
     def close(self) -> None:
         """End both connections; another thread that waits for one gets an error."""
@@ -350,8 +358,7 @@ class Uftp:
         self._noted = self._closed = False
         self._pool = ThreadPoolExecutor(self._most, thread_name_prefix="uftp")
         self._room = threading.BoundedSemaphore(self._most)
-        # UFTPD 3.5.3 forks after a password while threads with other passwords may hold the lock of its log: that session never answers
-        self._turn = threading.Lock()
+        self._greeted = threading.BoundedSemaphore(_MOST_QUEUED)
 
     def version(self) -> str:
         """Return what the server calls itself."""
@@ -483,8 +490,11 @@ class Uftp:
             self._noted = True
             self._on_event(Noted(f"{self.subject}: contents of files are sent by UFTP, without encryption."))
         try:
-            control = connect_to(host, port, CONNECT_SECONDS, self.subject, local=self._local)
-            return _Session(control, secret, self.subject, self._turn)
+            with self._greeted:
+                control = connect_to(host, port, CONNECT_SECONDS, self.subject, local=self._local)
+                session = _Session(control, self.subject)
+            session.log_in(secret)
+            return session
         except UnicodeError:  # a name that cannot be looked up
             raise self._auth.bad_answer("it has no host and secret") from None
         except OSError as problem:

@@ -171,6 +171,29 @@ def test_a_cut_connection_is_replaced(place: Place, tmp_path: Path) -> None:
     assert digest_of(tmp_path / "target/large") == digest
 
 
+def test_no_more_connections_wait_than_the_server_queues(
+    direct: client.Uftp, uftp: UftpSite, unicore: Unicore
+) -> None:
+    (unicore.home / "a").write_bytes(b"1")
+    greeted: list[int] = []
+    waiting: list[int] = []
+
+    def slowly(line: bytes) -> bytes:
+        if line.startswith(b"220 "):
+            waiting.append(uftp.relay.open - len(greeted))
+            time.sleep(0.3)
+            waiting.append(uftp.relay.open - len(greeted))
+            greeted.append(1)
+        return line
+
+    uftp.relay.answer = slowly
+    uftp.relay.damage = lambda _, content: time.sleep(1) or content
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: direct.read(bytes(unicore.home / "a"), 0, 1), range(8)))
+    assert len(greeted) > 2
+    assert max(waiting) == 2
+
+
 def test_a_refused_file_ends_no_other_session(direct: client.Uftp, uftp: UftpSite, unicore: Unicore) -> None:
     path = bytes(unicore.home / "a")
     (unicore.home / "a").write_bytes(b"1")
