@@ -15,7 +15,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
@@ -35,6 +35,7 @@ from hibali.subprocesses import remember_secret, without_secrets
 from hibali.text import printable
 from hibali_plugins.facilities.machine import failure_of, reason_in
 from hibali_plugins.facilities.unicore.client import file_of, folder_of
+from transfers.stores.server.files import Approve
 from transfers.stores.server.reading import changed
 from transfers.stores.server.records import Found
 
@@ -169,10 +170,25 @@ class _Session:
             raise changed(self._subject)
         return content, found
 
-    def write(self, path: str, offset: int, content: Bytes, *, create: bool) -> str:
+    def put_renamed(self, name: str, path: str, content: Bytes, approve: Approve) -> Found:
+        """Write a file under a partial name, and rename it unless `approve` raises.
+
+        RNFR is sent before, because each small reply after the first one waits until that has arrived (RFC 896).
+        """
+        then = (f"STAT F {name}", f"STAT F {path}", f"RNFR {name}")
+        digest = self.write(name, 0, content, create=True, then=then)
+        found, existing = self._properties(), self._properties()
+        self._expect(350)
+        approve(digest, found, existing)
+        self._command(f"RNTO {path}")
+        self._expect(200)
+        assert found is not None  # it was approved
+        return found
+
+    def write(self, path: str, offset: int, content: Bytes, *, create: bool, then: Sequence[str] = ()) -> str:
         """Write a part of a file, and return its sha256, which the server computes: it reports success for a part that was cut off.
 
-        With `create` an empty file that only this account can read is made first.
+        With `create` an empty file that only this account can read is made first. The replies of the commands in `then` come afterwards.
         """
         self._begin(len(content))
         empty: tuple[str, ...] = ()
@@ -189,7 +205,7 @@ class _Session:
             )
             early = [350, 200, 150, 226, 200, 213, *early]
         part = f"RANG {offset} {offset + len(content)}"
-        self._command(*empty, part, f"STOR {path}", part, f"HASH {path}")
+        self._command(*empty, part, f"STOR {path}", part, f"HASH {path}", *then)
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # then the server says why
             self._send(memoryview(content), early)
         for code in (*early, 226, 350):
@@ -274,6 +290,10 @@ class _Session:
             received = self._wait(self._control).recv(_MOST_LINE)
             if not received:
                 raise truncated(self._subject)
+            if hasattr(
+                socket, "TCP_QUICKACK"
+            ):  # each small reply after the first one waits until that was acknowledged (RFC 896)
+                self._control.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
             self._received += received
         line = self._received[:end].decode("utf-8", "replace").rstrip("\r")
         del self._received[: end + 1]
@@ -367,6 +387,12 @@ class Uftp:
     def read(self, path: bytes, offset: int, length: int) -> tuple[bytes, Found]:
         """Read up to `length` bytes, fewer only at the end of the file, and the properties of the file."""
         return self._tried(lambda session: session.read(_absolute(path), offset, length))
+
+    def put_renamed(self, name: bytes, path: bytes, content: Bytes, approve: Approve) -> Found:
+        """See Files.put_renamed."""
+        return self._tried(
+            lambda session: session.put_renamed(_absolute(name), _absolute(path), content, approve)
+        )
 
     def write(self, path: bytes, offset: int, content: Bytes, *, create: bool) -> str:
         """Write a part of a file, and return its sha256; with `create` a new file in an existing folder, whose last component is a partial name."""

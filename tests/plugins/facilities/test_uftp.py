@@ -20,6 +20,7 @@ from hibali.http.login import Authorization
 from hibali.request_limits import RequestLimit
 from hibali_plugins.facilities.unicore import uftp as client
 from tests.plugins.facilities.test_data import CONTENTS, digest_of, make_tree, read_tree
+from tests.services.rest import Request
 from tests.services.session import REPOSITORY
 from tests.services.uftp import UftpSite
 from tests.services.unicore import Unicore
@@ -88,6 +89,24 @@ def test_contents_go_over_uftp_and_all_else_by_the_api(place: Place, tmp_path: P
     place.hibali("verify", tree, f"{NAME}:data/set", exit=0)
     place.hibali("rm", "--recursive", "--yes", f"{NAME}:data/set", exit=0)
     assert contents_over_rest(place.unicore) == 0
+
+
+def test_small_files_need_no_requests_of_the_api(place: Place, tmp_path: Path) -> None:
+    tree = make_tree(tmp_path / "tree", {f"scan{number}": os.urandom(1000) for number in range(30)})
+    asked: list[str] = []
+
+    def watch(request: Request, when: str) -> bool:
+        if when == "before" and re.search(r"/data/(scan|\.hibali-)|/rename", request.path):
+            asked.append(request.path)
+        return False
+
+    place.unicore.watch = watch
+    place.hibali("push", tree, f"{NAME}:data", exit=0)
+    assert len(asked) <= 4 + 8, "hibali's own files, and for each session the first file of the folder"
+    asked.clear()
+    place.hibali("pull", f"{NAME}:data", tmp_path / "back", exit=0)
+    assert asked == []
+    assert read_tree(tmp_path / "back") == read_tree(tree)
 
 
 def test_names_that_the_server_would_misread_go_by_the_api(place: Place, tmp_path: Path) -> None:
@@ -334,11 +353,15 @@ def test_hostile_answers_end_with_an_error(
     assert not (tmp_path / "back/a").exists()
 
 
-def test_a_server_with_other_files_is_found(place: Place, tmp_path: Path) -> None:
+@pytest.mark.parametrize("folder", ["", "data"], ids=["no folder", "the same folder"])
+def test_a_server_with_other_files_is_found(place: Place, tmp_path: Path, folder: str) -> None:
     tree = make_tree(tmp_path / "tree", {"a": b"1"})
-    place.relay.ask = lambda lines: lines.replace(b" /", b" /elsewhere/")
+    (place.unicore.home / "elsewhere" / folder).mkdir(parents=True)
+    home = os.fsencode(place.unicore.home)
+    place.relay.ask = lambda lines: lines.replace(home, home + b"/elsewhere")
     answer = place.hibali("push", tree, f"{NAME}:data", "--json", exit=6)
     assert next(line["code"] for line in answer.lines if "code" in line) == "uftp-elsewhere", answer
+    assert not [*place.unicore.home.rglob("a")]
 
 
 def test_a_file_with_another_time_than_unicore_listed_is_not_pulled(place: Place, tmp_path: Path) -> None:

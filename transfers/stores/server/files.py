@@ -144,6 +144,10 @@ class Children(NamedTuple):
     own: bool
 
 
+# gets the sha256 of what was written, its properties, and those of what it would replace; raises if it must not be renamed
+Approve = Callable[[str, Found | None, Found | None], None]
+
+
 class Upload(ABC):
     """One file that is being written; only `commit` completes it."""
 
@@ -252,6 +256,17 @@ class Files(ABC):
         """Write a file of a transfer as `put` does, and set its time where the server can."""
         del entry
         self.put(path, content)
+
+    def renames_approved(self, path: bytes) -> bool:
+        """Return whether `put_renamed` writes a file with this name."""
+        del path
+        return False
+
+    def put_renamed(self, name: bytes, path: bytes, content: Bytes, approve: Approve) -> Found:
+        """Write a file of a transfer under a partial name, and rename it in the same session, unless `approve` raises."""
+        raise NotImplementedError(
+            f"{type(self).__name__} cannot rename {name!r} to {path!r} ({len(content)} bytes, {approve})"
+        )
 
     def send(
         self,
