@@ -1,7 +1,7 @@
 """Read, write and hash the contents of files over UFTP, in several sessions at a time.
 
 A session is a control connection with the commands of FTP, and one data connection that is kept for many files; each has a login of its own
-from the auth server. All commands of a request are sent at once, so a small file or a part of a large one takes one round trip. Neither
+from the auth server. All commands of a request are sent at once, so a small file or a part of a large one takes few round trips. Neither
 connection is encrypted. Sources: UNICORE-EU/uftpd 3.5.3 (lib/Session.py, lib/Protocol.py, lib/FTPHandler.py), UNICORE-EU/uftp 3.3.2
 (authserver: AuthServiceImpl.java, messages/AuthRequest.java, messages/AuthResponse.java), read in November 2026.
 """
@@ -51,9 +51,7 @@ _SECRET = re.compile(r"[!-~]{1,256}")
 _HOST = re.compile(r"[A-Za-z0-9.:_-]{1,253}")
 _REPLY = re.compile(r"([1-5][0-9]{2})([ -]?)(.*)", re.DOTALL)
 _PORT = re.compile(r"\(\|\|\|([0-9]{1,5})\|\)")
-_PROPERTIES = re.compile(
-    r"^ ([d-])\S* ([0-9]{1,18}) (-?[0-9]{1,15})[0-9]{3} ", re.MULTILINE
-)  # the time in milliseconds
+_PROPERTIES = re.compile(r"^ ([d-])\S* ([0-9]{1,18}) (-?[0-9]{1,18}) ", re.MULTILINE)  # in milliseconds
 _MISSING = "does not exist or cannot be accessed"
 _HASH = re.compile(r"SHA-256 [0-9]+-[0-9]+ ([0-9a-f]{64})( .*)?", re.DOTALL)
 _Result = TypeVar("_Result")
@@ -236,7 +234,7 @@ class _Session:
         found = _PROPERTIES.search(self._checked(code, text, 211))
         if found is None:
             raise self._unexpected("it has no size")
-        size, seconds = int(found[2]), int(found[3])
+        size, seconds = int(found[2]), int(found[3]) // 1000
         return file_of(size, seconds) if found[1] == "-" else folder_of(seconds)
 
     # Bytes
@@ -292,7 +290,7 @@ class _Session:
                 raise truncated(self._subject)
             if hasattr(
                 socket, "TCP_QUICKACK"
-            ):  # each small reply after the first one waits until that was acknowledged (RFC 896)
+            ):  # the server's next replies wait for the acknowledgement (RFC 896)
                 self._control.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
             self._received += received
         line = self._received[:end].decode("utf-8", "replace").rstrip("\r")

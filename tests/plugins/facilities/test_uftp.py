@@ -104,6 +104,7 @@ def test_small_files_need_no_requests_of_the_api(place: Place, tmp_path: Path) -
     place.hibali("push", tree, f"{NAME}:data", exit=0)
     assert len(asked) <= 4 + 8, "hibali's own files, and for each session the first file of the folder"
     asked.clear()
+    os.utime(place.unicore.home / "data/scan0", (0, 0))
     place.hibali("pull", f"{NAME}:data", tmp_path / "back", exit=0)
     assert asked == []
     assert read_tree(tmp_path / "back") == read_tree(tree)
