@@ -174,6 +174,8 @@ _ALL = frozenset({LOST, DROPPED, STATUS, SLOW, GARBAGE, TRUNCATED})
 class _Server(http.server.ThreadingHTTPServer):
     """A server that says nothing of clients that were killed."""
 
+    request_queue_size = 50  # as Java has it; with five, some of eight connections at once wait for a second
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """See socketserver.BaseServer."""
 

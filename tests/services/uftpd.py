@@ -13,6 +13,7 @@ import os
 import socket
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ class Session:
         self.input = control.makefile("r", encoding="utf-8", errors="strict")
         self.requests = requests
         self.folder = self.base = "/"
+        self.renamed = ""
         self.offset, self.number, self.ranged = 0, -1, False
         self.kept, self.hash = False, "MD5"
         self.data: socket.socket | None = None
@@ -178,18 +180,35 @@ class Session:
         found = self.path(value)
         if not Path(found).exists():
             raise _ReplyError(550, "Directory/file does not exist or cannot be accessed!")
+        properties = Path(found).stat()
         kind = "dir" if Path(found).is_dir() else "file"
-        facts = f"size={Path(found).stat().st_size};modify=20260101000000;type={kind};perm=rw"
+        moment = time.strftime("%Y%m%d%H%M%S", time.localtime(properties.st_mtime))
+        facts = (
+            f"size={properties.st_size};modify={moment};type={kind};perm=rw;UNIX.mode={properties.st_mode:o}"
+        )
         self.say(f"250- Listing {found}\n {facts}; {Path(found).name}\n250 End")
 
     def do_stat(self, value: str) -> None:
         listed, _, path = value.partition(" ")
         found = Path(self.path(path or "."))
+        if not found.exists():
+            raise OSError("Directory/file does not exist or cannot be accessed!")
         names = sorted(found.iterdir()) if listed == "N" and found.is_dir() else [found]
-        lines = "".join(
-            f"\n {'d' if each.is_dir() else '-'}rw- {each.stat().st_size} 0 {each.name}" for each in names
-        )
-        self.say(f"211- Sending file list{lines}\n211 End of file list")
+        self.say("211- Sending file list")
+        for each in names:
+            with contextlib.suppress(OSError):
+                properties = each.stat()
+                letter, seconds = "d" if each.is_dir() else "-", int(properties.st_mtime)
+                self.say(f" {letter}rw- {properties.st_size} {1000 * seconds} {each.name}")
+        self.say("211 End of file list")
+
+    def do_rnfr(self, value: str) -> None:
+        self.renamed = self.path(value)
+        self.say("350 File action OK Please send rename-to")
+
+    def do_rnto(self, value: str) -> None:
+        os.rename(self.renamed, self.path(value))  # noqa: PTH104
+        self.say("200 OK")
 
     def do_size(self, _: str) -> None:
         raise TypeError("Connector.write_message() got an unexpected keyword argument 'msg'")  # as in 3.5.3
@@ -287,7 +306,8 @@ def main() -> None:
     requests: dict[str, dict[str, str]] = {}
     commands = socket.create_server((os.environ["CMD_HOST"], int(os.environ["CMD_PORT"])))
     threading.Thread(target=_commands, args=(commands, requests), daemon=True).start()
-    with socket.create_server((os.environ["SERVER_HOST"], int(os.environ["SERVER_PORT"]))) as server:
+    address = (os.environ["SERVER_HOST"], int(os.environ["SERVER_PORT"]))
+    with socket.create_server(address, backlog=2) as server:  # as the server has it
         while True:
             control, _ = server.accept()
             threading.Thread(target=Session(control, requests).run, daemon=True).start()

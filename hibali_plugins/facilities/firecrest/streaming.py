@@ -21,8 +21,8 @@ from collections.abc import Callable
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hibali.config.model import is_loopback_host
 from hibali.errors import HibaliError, IncompleteError, TryLaterError
+from hibali.http.addresses import connect_to, is_near
 from hibali.http.client import Bytes
 from hibali.retry import growing_intervals, pause
 from hibali.subprocesses import remember_secret
@@ -65,7 +65,7 @@ def read_coordinates(text: str, *, is_local: bool) -> Coordinates:
     hosts, ports, secret = record.get("ips"), record.get("ports"), str(record.get("secret"))
     if not (isinstance(hosts, list) and 0 < len(hosts) <= _MOST_HOSTS and all(map(_is_host, hosts))):
         raise ValueError("they have no addresses")
-    if not is_local and any(map(is_loopback_host, hosts)):
+    if not is_local and any(map(is_near, hosts)):
         raise ValueError("they name this machine")
     first, last = ports if isinstance(ports, list) and len(ports) == 2 else (None, None)
     if not (
@@ -95,7 +95,9 @@ def _record(content: bytes) -> dict[str, Any]:
     return found
 
 
-def connect(host: str, port: int, secret: str, opened: contextlib.ExitStack) -> ClientConnection | None:
+def connect(
+    client: FirecrestClient, host: str, port: int, secret: str, opened: contextlib.ExitStack
+) -> ClientConnection | None:
     """Connect to a streamer that expects this secret, until `opened` is closed. Return None for another server, or none."""
     # start-up: most sites have no streamer
     from websockets.exceptions import WebSocketException
@@ -104,7 +106,8 @@ def connect(host: str, port: int, secret: str, opened: contextlib.ExitStack) -> 
     uri = f"ws://{f'[{host}]' if ':' in host else host}:{port}/"
     with contextlib.ExitStack() as ending, contextlib.suppress(OSError, ValueError, WebSocketException):
         # With a socket of ours, the library follows no redirect, uses no proxy and waits for no write without end.
-        plain = ending.enter_context(socket.create_connection((host, port), _CONNECT_SECONDS))
+        local = client.addresses.is_local
+        plain = ending.enter_context(connect_to(host, port, _CONNECT_SECONDS, client.subject, local=local))
         plain.settimeout(_MESSAGE_SECONDS)
         connection = ending.enter_context(
             connect_websocket(
@@ -165,7 +168,7 @@ class _Stream:
                 raise transfer_failed(self._client.subject, f"that {_WHAT} ended as {state}")
             until = min(until, time.monotonic() + _LISTENING_SECONDS)
             for host, port in product(at.hosts, at.ports):
-                if connection := connect(host, port, at.secret, self._opened):
+                if connection := connect(self._client, host, port, at.secret, self._opened):
                     return connection
                 if time.monotonic() > until:
                     break

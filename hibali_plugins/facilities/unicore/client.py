@@ -76,6 +76,16 @@ class JobRecord:
     exit_code: str
 
 
+def file_of(size: int, seconds: int) -> Found:
+    """Return the properties of a file; its size and time, in seconds since the epoch, tell its versions apart."""
+    return Found(Kind.FILE, size, seconds * 1_000_000_000, f"@{seconds}:{size}")
+
+
+def folder_of(seconds: int) -> Found:
+    """Return the properties of a folder."""
+    return Found(Kind.FOLDER, 0, seconds * 1_000_000_000, "")
+
+
 class UnicoreClient:
     """One account at one server; thread-safe. Paths are absolute within their storage, and quoted here."""
 
@@ -182,9 +192,7 @@ class UnicoreClient:
                 raise ValueError
         except (KeyError, TypeError, ValueError, OverflowError):
             raise self._rest.bad_answer("the properties of a file are not complete") from None
-        kind = Kind.FOLDER if record["isDirectory"] else Kind.FILE
-        tag = f"@{seconds}:{size}" if kind is Kind.FILE else ""
-        found = Found(kind, size if kind is Kind.FILE else 0, seconds * 1_000_000_000, tag)
+        found = folder_of(seconds) if record["isDirectory"] else file_of(size, seconds)
         return Properties(found, str(record.get("owner")), str(record.get("permissions")))
 
     def read(self, storage: str, path: bytes, offset: int, length: int) -> bytes:

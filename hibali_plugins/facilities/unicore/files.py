@@ -20,11 +20,12 @@ from hibali_plugins.facilities.machine import MACHINE_AHEAD, MachineFiles
 from hibali_plugins.facilities.unicore.client import Storage, UnicoreClient, check_path
 from hibali_plugins.facilities.unicore.uftp import Uftp, can_name
 from transfers.agent.identity import Identity
-from transfers.model.entry import Entry, Kind
+from transfers.model.entry import Kind
 from transfers.model.identities import identity_of_url
 from transfers.model.store import IN_FLIGHT_BYTES
-from transfers.stores.server.files import LIST_SECONDS, Exclusive, HeldUpload, Put, Traits, Upload
+from transfers.stores.server.files import LIST_SECONDS, Approve, Exclusive, HeldUpload, Put, Traits, Upload
 from transfers.stores.server.own_files import OWN
+from transfers.stores.server.reading import Got
 from transfers.stores.server.records import PIECE_BYTES, Found
 
 PART_BYTES = 16 * 1024 * 1024
@@ -57,7 +58,7 @@ class UnicoreFiles(MachineFiles):
         self._address = address
         self._storages: list[Storage] = []
         self._user: str | None = None
-        self._hashed: dict[bytes, str] = {}  # the sha256 of whole files that were written over UFTP
+        self._shared: set[bytes] = set()  # folders that are the same for the UFTP server
 
     @property
     def implementation(self) -> str:
@@ -167,19 +168,31 @@ class UnicoreFiles(MachineFiles):
 
         return with_retries(attempt, subject=self.subject)
 
-    def read_content(self, path: bytes, offset: int, length: int) -> bytes:
-        """See Files: over UFTP, without hibali's own files."""
-        if self.uftp is None or not can_name(path) or OWN in path.split(b"/"):
-            return self.read(path, offset, length)
-        return self.uftp.read(path, offset, length)
+    def get(
+        self,
+        path: bytes,
+        *,
+        etag: str | None = None,
+        offset: int = 0,
+        length: int | None = None,
+        most: int = PIECE_BYTES,
+    ) -> Got:
+        """See Files: over UFTP, without hibali's own files; the tag is of the file that the UFTP server read."""
+        wanted = most if length is None else length
+        if self.uftp is None or not wanted or not can_name(path) or OWN in path.split(b"/"):
+            return super().get(path, etag=etag, offset=offset, length=length, most=most)
+        content, found = self.uftp.read(path, offset, wanted)
+        return Got(content, found.tag, found.size)
 
     def digest(self, path: bytes, expected: int) -> tuple[str, Found | None]:
         """See Files: the UFTP server computes it. Raise `IncompleteError` if the API does not have the file."""
         if self.uftp is None or not can_name(path):
             return super().digest(path, expected)
-        summed = self._hashed.pop(path, "") or self.uftp.digest(path)
-        found = with_retries(lambda: self.stat(path) or self._elsewhere(path), subject=self.subject)
-        return summed, found
+        return self.uftp.digest(path, expected), self._stat_shared(path)
+
+    def _stat_shared(self, path: bytes) -> Found:
+        """Return the properties of a file that the UFTP server has."""
+        return with_retries(lambda: self.stat(path) or self._elsewhere(path), subject=self.subject)
 
     def _elsewhere(self, path: bytes) -> NoReturn:
         raise IncompleteError(
@@ -192,12 +205,25 @@ class UnicoreFiles(MachineFiles):
 
     # Writing
 
-    def put_entry(self, path: bytes, content: Bytes, entry: Entry) -> None:
+    def renames_approved(self, path: bytes) -> bool:
         """See Files: over UFTP."""
-        if self.uftp is None or not can_name(path):
-            super().put_entry(path, content, entry)
-        else:
-            self._hashed[path] = self.write_part(self.uftp, path, 0, content, create=True)
+        return self.uftp is not None and can_name(path)
+
+    def put_renamed(self, name: bytes, path: bytes, content: Bytes, approve: Approve) -> Found:
+        """See Files. The API is asked for the first file of each folder only. Raise `IncompleteError` if it does not have that."""
+        assert self.uftp is not None
+        folder = path.rpartition(b"/")[0]
+
+        def approve_here(digest: str, found: Found | None, existing: Found | None) -> None:
+            if folder not in self._shared:
+                self._stat_shared(name)
+                self._shared.add(folder)
+            approve(digest, found, existing)
+
+        try:
+            return self.uftp.put_renamed(name, path, content, approve_here)
+        except NotFoundError:
+            self._elsewhere(path)
 
     def write_part(self, uftp: Uftp, path: bytes, offset: int, content: Bytes, *, create: bool) -> str:
         """See Uftp.write. Raise `IncompleteError` if the folder of the file does not exist for the UFTP server."""
@@ -508,7 +534,7 @@ class _ParallelUpload(Upload):
 
     def _write(self, offset: int, part: bytes) -> None:
         if offset + len(part) <= self._known:
-            digest = self._uftp.digest(self._data, offset, len(part))
+            digest = self._uftp.digest(self._data, len(part), offset)
             if digest == hashlib.sha256(part).hexdigest():
                 return
         self._files.write_part(self._uftp, self._data, offset, part, create=False)

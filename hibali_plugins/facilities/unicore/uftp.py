@@ -1,7 +1,7 @@
 """Read, write and hash the contents of files over UFTP, in several sessions at a time.
 
 A session is a control connection with the commands of FTP, and one data connection that is kept for many files; each has a login of its own
-from the auth server. All commands of a request are sent at once, so a small file or a part of a large one takes one round trip. Neither
+from the auth server. All commands of a request are sent at once, so a small file or a part of a large one takes few round trips. Neither
 connection is encrypted. Sources: UNICORE-EU/uftpd 3.5.3 (lib/Session.py, lib/Protocol.py, lib/FTPHandler.py), UNICORE-EU/uftp 3.3.2
 (authserver: AuthServiceImpl.java, messages/AuthRequest.java, messages/AuthResponse.java), read in November 2026.
 """
@@ -15,15 +15,16 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 from hibali.cancellation import in_this_context
 from hibali.errors import AccessError, HibaliError, IncompleteError, NotFoundError, TryLaterError
 from hibali.events import Listener, Noted
+from hibali.http.addresses import connect_to, is_local
 from hibali.http.client import CONNECT_SECONDS, SILENCE_SECONDS, Bytes, Response
-from hibali.http.deadline import PIECE, request_timeout
+from hibali.http.deadline import PIECE, RESPONSE_SECONDS, request_timeout
 from hibali.http.errors import failure_of as failed_connection
 from hibali.http.errors import truncated, unreachable
 from hibali.http.login import Authorization
@@ -33,17 +34,25 @@ from hibali.retry import with_retries
 from hibali.subprocesses import remember_secret, without_secrets
 from hibali.text import printable
 from hibali_plugins.facilities.machine import failure_of, reason_in
+from hibali_plugins.facilities.unicore.client import file_of, folder_of
+from transfers.stores.server.files import Approve
+from transfers.stores.server.reading import changed
+from transfers.stores.server.records import Found
 
-SESSIONS = 8  # a server allows 16 for each account by default (MAX_CONNECTIONS)
+SESSIONS = 8  # at most; a server allows 16 for each account by default (MAX_CONNECTIONS)
+# a server queues two connections (Server.accept_ftp: listen(2)); of more at a time, some seem to be accepted and are never greeted
+_MOST_QUEUED = 2
 _MOST_LINE = 8192  # also of a command that the server reads
 _MOST_LINES = 100_000  # of one reply: while the server hashes, it sends a line every 30 seconds
 _MOST_SHOWN = 300
+_SLOWEST_HASH = 1024 * 1024  # bytes a second that a server hashes at least
 _LATE_SECONDS = 10  # after the server says that it sent all
 _SECRET = re.compile(r"[!-~]{1,256}")
 _HOST = re.compile(r"[A-Za-z0-9.:_-]{1,253}")
 _REPLY = re.compile(r"([1-5][0-9]{2})([ -]?)(.*)", re.DOTALL)
 _PORT = re.compile(r"\(\|\|\|([0-9]{1,5})\|\)")
-_SIZE = re.compile(r"^ size=([0-9]{1,19});", re.MULTILINE)
+_PROPERTIES = re.compile(r"^ ([d-])\S* ([0-9]{1,18}) (-?[0-9]{1,18}) ", re.MULTILINE)  # in milliseconds
+_MISSING = "does not exist or cannot be accessed"
 _HASH = re.compile(r"SHA-256 [0-9]+-[0-9]+ ([0-9a-f]{64})( .*)?", re.DOTALL)
 _Result = TypeVar("_Result")
 
@@ -77,38 +86,36 @@ def _readable(connection: socket.socket, seconds: float) -> bool:
 class _Session:
     """One login at one server; for one thread. After an error it cannot be used any more."""
 
-    def __init__(self, host: str, port: int, secret: str, subject: str) -> None:
-        """Connect, log in, and open the data connection."""
+    def __init__(self, control: socket.socket, subject: str) -> None:
+        """Wait over a new connection until the server has greeted."""
         self._subject = subject
         self._until = time.monotonic() + CONNECT_SECONDS
         self._received = bytearray()
+        self._control = control
         self._data: socket.socket | None = None
-        self._control = socket.create_connection((host, port), CONNECT_SECONDS)
         try:
-            self._control.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            control.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self.version = printable(self._expect(220).partition(",")[0])[:_MOST_SHOWN]
             if not self.version.startswith("UFTPD "):
                 raise self._unexpected(f"it is no UFTP server: {self.version}")
-            self._command("USER anonymous", f"PASS {secret}")
-            self._expect(331)
-            self._log_in()
-            self._command("FEAT", "OPTS HASH SHA-256", "KEEP-ALIVE true", "EPSV")
-            if "SHA-256" not in self._expect(211):
-                raise self._unexpected("it cannot compute SHA-256; UFTPD 3.3 or newer can")
-            self._expect(200)
-            self._expect(200)
-            found = _PORT.search(self._expect(229))
-            if found is None:
-                raise self._unexpected("it names no port for data")
-            self._data = socket.create_connection(
-                (self._control.getpeername()[0], int(found[1])), CONNECT_SECONDS
-            )
         except BaseException:
             self.close()
             raise
 
-    def _log_in(self) -> None:
-        """Read the answer to the login. Raise `AccessError`."""
+    def log_in(self, secret: str) -> None:
+        """Log in, and open the data connection."""
+        try:
+            self._log_in(secret)
+        except BaseException:
+            self.close()
+            raise
+
+    def _log_in(self, secret: str) -> None:
+        self._until = time.monotonic() + CONNECT_SECONDS
+        self._command(
+            "USER anonymous", f"PASS {secret}", "FEAT", "OPTS HASH SHA-256", "KEEP-ALIVE true", "EPSV"
+        )
+        self._expect(331)
         code, text = self._reply()
         if code != 230:
             raise AccessError(
@@ -117,6 +124,16 @@ class _Session:
                 subject=self._subject,
                 hint="It accepts only the address from which the auth server was asked; a proxy or NAT between may have another one.",
             )
+        if "SHA-256" not in self._expect(211):
+            raise self._unexpected("it cannot compute SHA-256; UFTPD 3.3 or newer can")
+        self._expect(200)
+        self._expect(200)
+        found = _PORT.search(self._expect(229))
+        if found is None:
+            raise self._unexpected("it names no port for data")
+        self._data = socket.create_connection(
+            (self._control.getpeername()[0], int(found[1])), CONNECT_SECONDS
+        )
 
     def close(self) -> None:
         """End both connections; another thread that waits for one gets an error."""
@@ -128,28 +145,48 @@ class _Session:
 
     # Contents
 
-    def read(self, path: str, offset: int, length: int) -> bytes:
-        """Read a part of a file, of which there may be less, and compare it with the digest that the server computes."""
+    def read(self, path: str, offset: int, length: int) -> tuple[bytes, Found]:
+        """Read a part of a file, of which there may be less, and compare it with the digest that the server computes.
+
+        Returns it with the properties of the file, which were the same before and after.
+        """
         self._begin(length)
         part = f"RANG {offset} {offset + length}"
-        # SIZE fails in UFTPD 3.5.3 (Session.size)
-        self._command(f"MLST {path}", part, f"RETR {path}", part, f"HASH {path}")
-        size = _SIZE.search(self._expect(250))
-        if size is None:
-            raise self._unexpected("it has no size")
+        stat = f"STAT F {path}"
+        self._command(stat, part, f"RETR {path}", part, f"HASH {path}", stat)
+        found = self._properties()
+        if found is None:
+            raise NotFoundError("vanished", "it does not exist", subject=self._subject)
         self._expect(350)
         self._expect(150)
-        content = self._receive(min(length, max(0, int(size[1]) - offset)))
+        content = self._receive(min(length, max(0, found.size - offset)))
         self._expect(226)
         self._expect(350)
         if self._digest() != hashlib.sha256(content).hexdigest():
             raise self._damaged()
-        return content
+        if self._properties() != found:
+            raise changed(self._subject)
+        return content, found
 
-    def write(self, path: str, offset: int, content: Bytes, *, create: bool) -> str:
+    def put_renamed(self, name: str, path: str, content: Bytes, approve: Approve) -> Found:
+        """Write a file under a partial name, and rename it unless `approve` raises.
+
+        RNFR is sent before, because each small reply after the first one waits until that has arrived (RFC 896).
+        """
+        then = (f"STAT F {name}", f"STAT F {path}", f"RNFR {name}")
+        digest = self.write(name, 0, content, create=True, then=then)
+        found, existing = self._properties(), self._properties()
+        self._expect(350)
+        approve(digest, found, existing)
+        self._command(f"RNTO {path}")
+        self._expect(200)
+        assert found is not None  # it was approved
+        return found
+
+    def write(self, path: str, offset: int, content: Bytes, *, create: bool, then: Sequence[str] = ()) -> str:
         """Write a part of a file, and return its sha256, which the server computes: it reports success for a part that was cut off.
 
-        With `create` an empty file that only this account can read is made first.
+        With `create` an empty file that only this account can read is made first. The replies of the commands in `then` come afterwards.
         """
         self._begin(len(content))
         empty: tuple[str, ...] = ()
@@ -166,7 +203,7 @@ class _Session:
             )
             early = [350, 200, 150, 226, 200, 213, *early]
         part = f"RANG {offset} {offset + len(content)}"
-        self._command(*empty, part, f"STOR {path}", part, f"HASH {path}")
+        self._command(*empty, part, f"STOR {path}", part, f"HASH {path}", *then)
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # then the server says why
             self._send(memoryview(content), early)
         for code in (*early, 226, 350):
@@ -176,10 +213,10 @@ class _Session:
             raise self._damaged()
         return digest
 
-    def digest(self, path: str, offset: int = 0, length: int = 0) -> str:
-        """Return the sha256 that the server computes of a file, or of `length` > 0 bytes of it."""
-        self._begin(1 << 40)
-        self._command(f"RANG {offset} {offset + length}" if length else "RANG 1 0", f"HASH {path}")
+    def digest(self, path: str, size: int, offset: int | None) -> str:
+        """Return the sha256 that the server computes of a file of this size, or of so many bytes of it."""
+        self._until = time.monotonic() + RESPONSE_SECONDS + size / _SLOWEST_HASH
+        self._command("RANG 1 0" if offset is None else f"RANG {offset} {offset + size}", f"HASH {path}")
         self._expect(350)
         return self._digest()
 
@@ -188,6 +225,17 @@ class _Session:
         if found is None:
             raise self._unexpected("it has no SHA-256")
         return found[1]
+
+    def _properties(self) -> Found | None:
+        """Return what STAT tells of a file, None if it is missing. SIZE fails in UFTPD 3.5.3, and the times of MLST are local ones."""
+        code, text = self._reply()
+        if code == 500 and _MISSING in text:
+            return None
+        found = _PROPERTIES.search(self._checked(code, text, 211))
+        if found is None:
+            raise self._unexpected("it has no size")
+        size, seconds = int(found[2]), int(found[3]) // 1000
+        return file_of(size, seconds) if found[1] == "-" else folder_of(seconds)
 
     # Bytes
 
@@ -240,6 +288,10 @@ class _Session:
             received = self._wait(self._control).recv(_MOST_LINE)
             if not received:
                 raise truncated(self._subject)
+            if hasattr(
+                socket, "TCP_QUICKACK"
+            ):  # the server's next replies wait for the acknowledgement (RFC 896)
+                self._control.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
             self._received += received
         line = self._received[:end].decode("utf-8", "replace").rstrip("\r")
         del self._received[: end + 1]
@@ -263,7 +315,9 @@ class _Session:
 
     def _expect(self, code: int) -> str:
         """Return the text of the next reply. Raise the error that it names if it has another code."""
-        found, text = self._reply()
+        return self._checked(*self._reply(), code)
+
+    def _checked(self, found: int, text: str, code: int) -> str:
         if found == code:
             return text
         reason = _shown(text)
@@ -305,6 +359,7 @@ class Uftp:
         """`url` is that of a server at the auth server: https://.../rest/auth/NAME."""
         self.subject = subject
         self._on_event = on_event
+        self._local = is_local(url)
         self._auth = RestClient(
             url,
             subject,
@@ -316,29 +371,34 @@ class Uftp:
         self._changed = threading.Condition()
         self._sessions: set[_Session] = set()
         self._idle: list[_Session] = []
-        self._most = SESSIONS
+        self._most = min(SESSIONS, limit.connections or SESSIONS)
         self._count = 0  # sessions, and those that are being opened
         self._noted = self._closed = False
-        self._pool = ThreadPoolExecutor(SESSIONS, thread_name_prefix="uftp")
-        self._room = threading.BoundedSemaphore(SESSIONS)
-        # UFTPD 3.5.3 forks for each login while its other threads may hold the lock of its log: such a session never answers
-        self._logging_in = threading.Lock()
+        self._pool = ThreadPoolExecutor(self._most, thread_name_prefix="uftp")
+        self._room = threading.BoundedSemaphore(self._most)
+        self._greeted = threading.BoundedSemaphore(_MOST_QUEUED)
 
     def version(self) -> str:
         """Return what the server calls itself."""
         return self._tried(lambda session: session.version)
 
-    def read(self, path: bytes, offset: int, length: int) -> bytes:
-        """Read up to `length` bytes; fewer only at the end of the file."""
+    def read(self, path: bytes, offset: int, length: int) -> tuple[bytes, Found]:
+        """Read up to `length` bytes, fewer only at the end of the file, and the properties of the file."""
         return self._tried(lambda session: session.read(_absolute(path), offset, length))
+
+    def put_renamed(self, name: bytes, path: bytes, content: Bytes, approve: Approve) -> Found:
+        """See Files.put_renamed."""
+        return self._tried(
+            lambda session: session.put_renamed(_absolute(name), _absolute(path), content, approve)
+        )
 
     def write(self, path: bytes, offset: int, content: Bytes, *, create: bool) -> str:
         """Write a part of a file, and return its sha256; with `create` a new file in an existing folder, whose last component is a partial name."""
         return self._tried(lambda session: session.write(_absolute(path), offset, content, create=create))
 
-    def digest(self, path: bytes, offset: int = 0, length: int = 0) -> str:
-        """Return the sha256 that the server computes of a file, or of `length` > 0 bytes of it."""
-        return self._tried(lambda session: session.digest(_absolute(path), offset, length))
+    def digest(self, path: bytes, size: int, offset: int | None = None) -> str:
+        """Return the sha256 that the server computes of a file of this size, or of so many bytes of it from `offset`."""
+        return self._tried(lambda session: session.digest(_absolute(path), size, offset))
 
     def submit(self, act: Callable[..., None], *arguments: object) -> Future[None]:
         """Call `act`, which writes a part, in another thread, once fewer parts than sessions are under way: all of them are in memory."""
@@ -367,14 +427,16 @@ class Uftp:
 
     @contextlib.contextmanager
     def _session(self) -> Iterator[_Session]:
-        """Yield a session that no other thread uses; after an error it ends, and the idle ones, whose network may be the same."""
+        """Yield a session that no other thread uses; after an error it ends, and if the connection was lost the idle ones, whose network is the same."""
         session = self._take()
         try:
             yield session
         except BaseException as problem:
             with self._changed:
-                ended = [session, *self._idle]
-                self._idle.clear()
+                ended = [session]
+                if isinstance(problem, OSError | TryLaterError):
+                    ended += self._idle
+                    self._idle.clear()
                 self._sessions.difference_update(ended)
                 self._count -= len(ended)
                 self._changed.notify_all()
@@ -405,8 +467,7 @@ class Uftp:
         """Open a session; return None if that failed and others are open: then there are as many as the server allows."""
         session = None
         try:
-            with self._logging_in:
-                session = self._connect()
+            session = self._connect()
             return session
         except TryLaterError:
             with self._changed:
@@ -453,7 +514,11 @@ class Uftp:
             self._noted = True
             self._on_event(Noted(f"{self.subject}: contents of files are sent by UFTP, without encryption."))
         try:
-            return _Session(host, port, secret, self.subject)
+            with self._greeted:
+                control = connect_to(host, port, CONNECT_SECONDS, self.subject, local=self._local)
+                session = _Session(control, self.subject)
+            session.log_in(secret)
+            return session
         except UnicodeError:  # a name that cannot be looked up
             raise self._auth.bad_answer("it has no host and secret") from None
         except OSError as problem:

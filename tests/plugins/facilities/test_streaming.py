@@ -166,6 +166,11 @@ def test_coordinates_are_read_and_their_secret_is_not_shown() -> None:
     [
         {"ips": ["localhost"]},
         {"ips": ["127.0.0.1"]},
+        {"ips": ["0.0.0.0"]},  # noqa: S104
+        {"ips": ["::ffff:127.0.0.1"]},
+        {"ips": ["169.254.169.254"]},
+        {"ips": ["fe80::1"]},
+        {"ips": ["LOCALHOST."]},
         {"ips": []},
         {"ips": "data1.example.org"},
         {"ips": ["a b"]},

@@ -260,9 +260,9 @@ def test_the_wait_for_a_streamer_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[int] = []
     real = streaming.connect
 
-    def counted(host: str, port: int, *rest: Any) -> Any:
+    def counted(site: Any, host: str, port: int, *rest: Any) -> Any:
         tried.append(port)
-        return real(host, listening.getsockname()[1], *rest)
+        return real(site, host, listening.getsockname()[1], *rest)
 
     monkeypatch.setattr(streaming, "connect", counted)
     with socket.create_server(("127.0.0.1", 0)) as listening:

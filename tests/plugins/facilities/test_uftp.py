@@ -7,12 +7,20 @@ import re
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hibali.errors import HibaliError
+from hibali.events import ignore
+from hibali.http.login import Authorization
+from hibali.request_limits import RequestLimit
+from hibali_plugins.facilities.unicore import uftp as client
 from tests.plugins.facilities.test_data import CONTENTS, digest_of, make_tree, read_tree
+from tests.services.rest import Request
 from tests.services.session import REPOSITORY
 from tests.services.uftp import UftpSite
 from tests.services.unicore import Unicore
@@ -38,6 +46,16 @@ class Place(SiteCommands):
 def place(request: pytest.FixtureRequest, unicore: Unicore, uftp: UftpSite) -> Place:
     table = open_site(request, "unicore").table()  # sets variables that hibali inherits
     return Place(request.getfixturevalue("hibali"), unicore, uftp, table)
+
+
+@pytest.fixture
+def direct(uftp: UftpSite) -> Iterator[client.Uftp]:
+    """Return the client itself."""
+    login = Authorization(lambda _: f"Bearer {uftp.auth.token}")
+    uftp.auth.accepts = lambda token: token == uftp.auth.token
+    found = client.Uftp(uftp.url, "far", login, RequestLimit("far", 0, 0), ignore)
+    yield found
+    found.close()
 
 
 def make_large(path: Path, size: int = SIZE) -> str:
@@ -73,6 +91,25 @@ def test_contents_go_over_uftp_and_all_else_by_the_api(place: Place, tmp_path: P
     assert contents_over_rest(place.unicore) == 0
 
 
+def test_small_files_need_no_requests_of_the_api(place: Place, tmp_path: Path) -> None:
+    tree = make_tree(tmp_path / "tree", {f"scan{number}": os.urandom(1000) for number in range(30)})
+    asked: list[str] = []
+
+    def watch(request: Request, when: str) -> bool:
+        if when == "before" and re.search(r"/data/(scan|\.hibali-)|/rename", request.path):
+            asked.append(request.path)
+        return False
+
+    place.unicore.watch = watch
+    place.hibali("push", tree, f"{NAME}:data", exit=0)
+    assert len(asked) <= 4 + 8, "hibali's own files, and for each session the first file of the folder"
+    asked.clear()
+    os.utime(place.unicore.home / "data/scan0", (0, 0))
+    place.hibali("pull", f"{NAME}:data", tmp_path / "back", exit=0)
+    assert asked == []
+    assert read_tree(tmp_path / "back") == read_tree(tree)
+
+
 def test_names_that_the_server_would_misread_go_by_the_api(place: Place, tmp_path: Path) -> None:
     tree = make_tree(tmp_path / "tree", {"ends with a space ": b"1", "dir /a": b"2", "plain": b"3"})
     place.hibali("push", tree, f"{NAME}:data", exit=0)
@@ -91,6 +128,17 @@ def test_a_large_file_uses_several_sessions(place: Place, tmp_path: Path) -> Non
     seen.clear()
     place.hibali("pull", f"{NAME}:data/large", f"{tmp_path}/target/", exit=0)
     assert max(seen) > 2
+    assert digest_of(tmp_path / "target/large") == digest
+
+
+def test_the_connections_of_the_site_limit_the_sessions(place: Place, tmp_path: Path) -> None:
+    place.set_table(f"{place.table}connections = 2\n")
+    digest = make_large(tmp_path / "source/large")
+    seen: list[int] = []
+    place.relay.damage = lambda _, content: seen.append(place.relay.open) or content
+    place.hibali("push", tmp_path / "source/large", f"{NAME}:data/", exit=0)
+    place.hibali("pull", f"{NAME}:data/large", f"{tmp_path}/target/", exit=0)
+    assert max(seen) == 2
     assert digest_of(tmp_path / "target/large") == digest
 
 
@@ -143,6 +191,66 @@ def test_a_cut_connection_is_replaced(place: Place, tmp_path: Path) -> None:
     assert digest_of(tmp_path / "target/large") == digest
 
 
+def test_no_more_connections_wait_than_the_server_queues(
+    direct: client.Uftp, uftp: UftpSite, unicore: Unicore
+) -> None:
+    (unicore.home / "a").write_bytes(b"1")
+    greeted: list[int] = []
+    waiting: list[int] = []
+
+    def slowly(line: bytes) -> bytes:
+        if line.startswith(b"220 "):
+            waiting.append(uftp.relay.open - len(greeted))
+            time.sleep(0.3)
+            waiting.append(uftp.relay.open - len(greeted))
+            greeted.append(1)
+        return line
+
+    uftp.relay.answer = slowly
+    uftp.relay.damage = lambda _, content: time.sleep(1) or content
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: direct.read(bytes(unicore.home / "a"), 0, 1), range(8)))
+    assert len(greeted) > 2
+    assert max(waiting) == 2
+
+
+def test_a_refused_file_ends_no_other_session(direct: client.Uftp, uftp: UftpSite, unicore: Unicore) -> None:
+    path = bytes(unicore.home / "a")
+    (unicore.home / "a").write_bytes(b"1")
+    uftp.relay.damage = lambda _, content: time.sleep(0.5) or content
+    with ThreadPoolExecutor(4) as pool:
+        for most in (4, 5):
+            assert {content for content, _ in pool.map(lambda _: direct.read(path, 0, 1), range(4))} == {b"1"}
+            assert len(uftp.auth.issued) <= most
+            with pytest.raises(HibaliError, match="does not exist"):
+                direct.read(path + b"-missing", 0, 1)
+
+
+def test_an_auth_server_elsewhere_cannot_name_this_machine(
+    direct: client.Uftp, uftp: UftpSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(direct, "_local", False, raising=False)
+    anywhere = "0.0.0.0"  # noqa: S104  # here it is an address to connect to
+    for host in ("127.0.0.1", "localhost", anywhere, "127.1", "2130706433", "::ffff:127.0.0.1"):
+        uftp.auth.address = (host, uftp.relay.address[1])
+        with pytest.raises(HibaliError) as raised:
+            direct.version()
+        assert raised.value.code == "unsafe-address"
+    assert uftp.relay.lines == []
+
+
+def test_a_hash_ends_in_a_time_that_fits_the_size(
+    direct: client.Uftp, uftp: UftpSite, unicore: Unicore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (unicore.home / "a").write_bytes(b"1")
+    monkeypatch.setattr(client, "RESPONSE_SECONDS", 0.5, raising=False)
+    uftp.relay.answer = lambda line: line.replace(b"213 ", b"213-")  # the lines of a server that still hashes
+    began = time.monotonic()
+    with pytest.raises(HibaliError, match="cannot be reached"):
+        direct.digest(bytes(unicore.home / "a"), 1)
+    assert time.monotonic() - began < 45
+
+
 @pytest.mark.heavy
 def test_a_file_that_becomes_shorter_while_it_is_read_is_not_waited_for(place: Place, tmp_path: Path) -> None:
     make_tree(place.unicore.home / "data", {"a": b"12345"})
@@ -154,10 +262,10 @@ def test_a_file_that_becomes_shorter_while_it_is_read_is_not_waited_for(place: P
         return lines
 
     def tell_old_size(line: bytes) -> bytes:
-        if once or not line.startswith(b" size="):
+        if once or not line.startswith(b" -"):
             return line
         once.append(1)
-        return line.replace(b" size=3;", b" size=5;")
+        return re.sub(rb"^ (\S+) 3 ", rb" \1 5 ", line)
 
     place.relay.ask, place.relay.answer = shorten, tell_old_size
     began = time.monotonic()
@@ -230,7 +338,7 @@ def test_secrets_are_in_no_output_and_no_file(place: Place, tmp_path: Path) -> N
         (rb"^229 .*", b"229 (|||99999|)\n"),
         (rb"^ HASH .*", b" HASH MD5*\n"),
         (rb"^213 SHA.*", b"213 SHA-256 0-0 none\n"),
-        (rb"^ size=[0-9]+", b" size=-1"),
+        (rb"^ (-\S+) [0-9]+ ", b" -rw- -1 "),
         (rb"^226 .*", b"226-\n" * 200_000),
     ],
 )
@@ -246,11 +354,26 @@ def test_hostile_answers_end_with_an_error(
     assert not (tmp_path / "back/a").exists()
 
 
-def test_a_server_with_other_files_is_found(place: Place, tmp_path: Path) -> None:
+@pytest.mark.parametrize("folder", ["", "data"], ids=["no folder", "the same folder"])
+def test_a_server_with_other_files_is_found(place: Place, tmp_path: Path, folder: str) -> None:
     tree = make_tree(tmp_path / "tree", {"a": b"1"})
-    place.relay.ask = lambda lines: lines.replace(b" /", b" /elsewhere/")
+    (place.unicore.home / "elsewhere" / folder).mkdir(parents=True)
+    home = os.fsencode(place.unicore.home)
+    place.relay.ask = lambda lines: lines.replace(home, home + b"/elsewhere")
     answer = place.hibali("push", tree, f"{NAME}:data", "--json", exit=6)
     assert next(line["code"] for line in answer.lines if "code" in line) == "uftp-elsewhere", answer
+    assert not [*place.unicore.home.rglob("a")]
+
+
+def test_a_file_with_another_time_than_unicore_listed_is_not_pulled(place: Place, tmp_path: Path) -> None:
+    for folder in ("data", "elsewhere/data"):
+        make_tree(place.unicore.home / folder, {"a": folder[:1].encode()})
+    os.utime(place.unicore.home / "data/a", (0, 0))
+    home = os.fsencode(place.unicore.home)
+    place.relay.ask = lambda lines: lines.replace(home, home + b"/elsewhere")
+    answer = place.hibali("pull", f"{NAME}:data", tmp_path / "back", "--json", exit=6)
+    assert "source-changed" in {line.get("code") for line in answer.lines}
+    assert not (tmp_path / "back/a").exists()
 
 
 def test_the_site_is_checked(place: Place) -> None:

@@ -144,6 +144,10 @@ class Children(NamedTuple):
     own: bool
 
 
+# gets the sha256 of what was written, its properties, and those of what it would replace; raises if it must not be renamed
+Approve = Callable[[str, Found | None, Found | None], None]
+
+
 class Upload(ABC):
     """One file that is being written; only `commit` completes it."""
 
@@ -240,10 +244,6 @@ class Files(ABC):
     def read(self, path: bytes, offset: int, length: int) -> bytes:
         """Read up to `length` bytes from `offset`; fewer only at the end of the file."""
 
-    def read_content(self, path: bytes, offset: int, length: int) -> bytes:
-        """Read as `read` does, for a transfer, whose contents may come another way."""
-        return self.read(path, offset, length)
-
     @abstractmethod
     def put(self, path: bytes, content: Bytes, *, seconds: float | None = None) -> None:
         """Write a whole small file in one call, replacing an existing one."""
@@ -256,6 +256,17 @@ class Files(ABC):
         """Write a file of a transfer as `put` does, and set its time where the server can."""
         del entry
         self.put(path, content)
+
+    def renames_approved(self, path: bytes) -> bool:
+        """Return whether `put_renamed` writes a file with this name."""
+        del path
+        return False
+
+    def put_renamed(self, name: bytes, path: bytes, content: Bytes, approve: Approve) -> Found:
+        """Write a file of a transfer under a partial name, and rename it in the same session, unless `approve` raises."""
+        raise NotImplementedError(
+            f"{type(self).__name__} cannot rename {name!r} to {path!r} ({len(content)} bytes, {approve})"
+        )
 
     def send(
         self,
@@ -399,7 +410,7 @@ class Files(ABC):
         """Read a file of at most `most` bytes, or `length` bytes from `offset`; query tag and size afterwards."""
         del etag  # the caller compares it
         wanted = most if length is None else length
-        content = self.read_content(path, offset, wanted) if wanted else b""
+        content = self.read(path, offset, wanted) if wanted else b""
         found = self.stat(path)
         if found is None or found.kind is not Kind.FILE:
             raise NotFoundError("vanished", "it does not exist", subject=self.subject)

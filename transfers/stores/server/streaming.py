@@ -68,7 +68,7 @@ class RequestWriter(ABC):
             else:
                 files.append((item, content, payload.digests[position] or ""))
         # A job for each of many small files would cost as much as its request.
-        step = max(1, len(files) // self._most_jobs)
+        step = max(1, -(-len(files) // self._most_jobs))
         for first in range(0, len(files), step):
             some = files[first : first + step]
             self._jobs.submit(sum(len(content) for _, content, _ in some), self._write_some, some)

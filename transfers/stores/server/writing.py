@@ -104,6 +104,30 @@ class Target:
             self.drop(name)
             raise
 
+    def put_content(self, item: Item, content: memoryview, digest: str) -> Found:
+        """Write, verify and commit a small file, as `put` does."""
+        path = self.path_of(item.entry.path)
+        if not (self.renames and self.files.renames_approved(path)):
+            return self.put(
+                item, lambda: digest, lambda name: self.files.put_entry(name, content, item.entry)
+            )
+        self.files.check_entry(item.entry)
+        self.make_folders(item.entry.path)
+        name = self.partial_of(item.entry.path)
+
+        def approve(summed: str, found: Found | None, existing: Found | None) -> None:
+            if summed != digest:
+                raise Refused(CORRUPT)
+            self._check_size(item.entry, found)
+            self.holder.check()
+            self._clear_folder(item, path, self._fit(item, existing))
+
+        try:
+            return self.files.put_renamed(name, path, content, approve)
+        except BaseException:
+            self.drop(name)
+            raise
+
     def finish(self, item: Item, name: bytes, digest: str) -> Found:
         """Verify a partial file and commit it. Raise `Refused`, `HibaliError`."""
         path = self.path_of(item.entry.path)
@@ -196,6 +220,10 @@ class Target:
                 raise Refused(CORRUPT)
         else:
             found = self.files.stat(name)
+        return self._check_size(entry, found)
+
+    @staticmethod
+    def _check_size(entry: Entry, found: Found | None) -> Found:
         if found is None or found.kind is not Kind.FILE or found.size != entry.size:
             raise Refused(CORRUPT)
         return found
@@ -214,7 +242,9 @@ class Target:
 
     def _make_room(self, item: Item, path: bytes) -> None:
         """Check that the target is as planned; remove a folder that the plan replaces."""
-        existing = self._check_target(item, path)
+        self._clear_folder(item, path, self._check_target(item, path))
+
+    def _clear_folder(self, item: Item, path: bytes, existing: Found | None) -> None:
         if not self.support.folders or (existing is not None and existing.folder):
             self._clear(item, path)
 
@@ -318,13 +348,13 @@ class ServerWriter(StreamingWriter):
         if hashlib.sha256(content).hexdigest() != digest or len(content) != item.entry.size:
             self._fail(item, DIFFERS)
             return
-        self._put(item, lambda: digest, lambda name: self._target.files.put_entry(name, content, item.entry))
+        self._put(item, lambda: digest, lambda: self._target.put_content(item, content, digest))
 
-    def _put(self, item: Item, digest: Callable[[], str], send: Send) -> None:
+    def _put(self, item: Item, digest: Callable[[], str], put: Callable[[], Found]) -> None:
         target = self._target
 
         def act() -> None:
-            found = target.put(item, digest, send)
+            found = put()
             target.record(item.entry, found, digest())
             self._count(item.entry.size * (2 if target.read_back else 1))
             verification = Verification.DIGEST if target.read_back else Verification.SIZE
@@ -336,6 +366,9 @@ class ServerWriter(StreamingWriter):
     def _send(self, large: StreamedFile) -> None:
         """See StreamingWriter."""
         target = self._target
+
+        def digest() -> str:
+            return large.digest or ""
 
         def send(name: bytes) -> None:
             try:
@@ -363,7 +396,7 @@ class ServerWriter(StreamingWriter):
                 large.over.set()
 
         try:
-            self._put(large.item, lambda: large.digest or "", send)
+            self._put(large.item, digest, lambda: target.put(large.item, digest, send))
         finally:
             large.over.set()
             large.ended.set()
