@@ -114,7 +114,7 @@ def test_all_faults_of_a_machine_are_reported(hibali: Any) -> None:
     folder: Path = hibali.home.folder
     (folder / "file").write_text("no folder\n")
     roots = f'roots = {{ data = "{folder}/data", gone = "{folder}/gone" }}\ndefault_root = "data"'
-    container = '[sites.here.container]\nname = "apptainer"\n[sites.here.scheduler]\nname = "lsf"'
+    container = '[sites.here.container]\nname = "shifter"\n[sites.here.scheduler]\nname = "lsf"'
     add_site(hibali, "here", f'kind = "local"\nwork = "{folder}/file/work"\n{roots}\n{container}')
     (folder / "data").mkdir()
     before = names_below(folder)
