@@ -84,7 +84,7 @@ _SUBMITTING = Submitting(
     ),
 )
 _JOB = re.compile(r"[0-9]{1,18}(?:\[[0-9]{0,18}\])?(?:\.[A-Za-z0-9._-]{1,90})?")
-_FIELD = re.compile(r"\s+([A-Za-z_][A-Za-z_0-9.]*) = (.*)")
+_FIELD = re.compile(r"( +|\t+)([A-Za-z_][A-Za-z_0-9.]*) = (.*)")
 _NAMED = ("Exit_status", "array_index", "comment", "exit_status", "job_state", "substate")
 _PHASES = {
     "B": Phase.RUNNING,  # an array of which some task has begun
@@ -267,19 +267,20 @@ def _listed(finished: CommandResult) -> Iterator[tuple[str, Status]]:
     if start >= 0:
         yield from _read_xml(content[start:], finished)
         return
-    job, fields, some, last = "", dict[str, str](), False, ""
+    job, fields, some, last, indent = "", dict[str, str](), False, "", ""
     for line in [*content.decode("utf-8", "replace").splitlines(), "Job Id: "]:
         if line.startswith("Job Id:"):
             if _JOB.fullmatch(job):
                 some = True
-                yield _number(job), _status(fields, "PBS")
-            job, fields, last = line.removeprefix("Job Id:").strip(), {}, ""
-        elif match := _FIELD.fullmatch(line):
+                yield _number(job), _status({name: text.strip() for name, text in fields.items()}, "PBS")
+            job, fields, last, indent = line.removeprefix("Job Id:").strip(), {}, "", ""
+        elif (match := _FIELD.fullmatch(line)) and match[1] == (indent or match[1]):
+            indent = match[1]
             # later lines may be variables of the job
-            last = match[1] if match[1] in _NAMED and match[1] not in fields else ""
+            last = match[2] if match[2] in _NAMED and match[2] not in fields else ""
             if last:
-                fields[last] = match[2].strip()
-        elif last and line.startswith("\t"):  # qstat wraps lines
+                fields[last] = match[3]
+        elif last and line.startswith("\t"):  # PBS wraps lines whose fields have spaces before them
             fields[last] += line[1:]
     if not some and (content or finished.exit_code == 0):
         raise query_failed("qstat", finished)

@@ -130,7 +130,7 @@ class Walk(object):
             if problem.errno not in _VANISHED or not folder:
                 self.problems.append((folder, problem_of(problem)))
             return None
-        if protocol.OWN_FOLDER + b"/" in opened.names:
+        if opened.names.has_own_folder:
             self._read_seeds_below(folder)
         return opened
 

@@ -2,11 +2,14 @@
 
 import os
 import zlib
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from itertools import islice
 from typing import Any, Iterator, List
 
+from transfers.agent import protocol
 from transfers.agent.progress import step
+
+_OWN = protocol.OWN_FOLDER + b"/"
 
 _RUN = 16 * 1024  # names sorted as objects, which take twenty times the memory of compressed ones
 _PIECE = 768  # compressed bytes of each run whose names, a few hundred, are objects while the runs are merged
@@ -18,6 +21,7 @@ class Names(object):
 
     def __init__(self, descriptor: int, few: bool = False) -> None:  # noqa: FBT001, FBT002  # Python 3.6 style
         """With `few`, raise OverflowError for a folder with very many names."""
+        self.has_own_folder = False  # the one of hibali
         self._packed: List[bytes] = []
         self._names: List[bytes] = []
         with _scan(descriptor) as entries:
@@ -33,18 +37,14 @@ class Names(object):
                 # encoded together, because a call for each takes as long as reading the folder
                 self._names = os.fsencode(found).split(b"\0")
                 self._names.sort()
-
-    def __contains__(self, name: bytes) -> bool:
-        return any(name in names for run in self._runs() for names in run)
+                position = bisect_left(self._names, _OWN)
+                self.has_own_folder |= self._names[position : position + 1] == [_OWN]
 
     def __iter__(self) -> Iterator[bytes]:
         """Iterate in byte order."""
         if not self._packed:
             return iter(self._names)
-        return _merged(self._runs())
-
-    def _runs(self) -> List[Iterator[List[bytes]]]:
-        return [*map(_unpack, self._packed), iter([self._names])]
+        return _merged([*map(_unpack, self._packed), iter([self._names])])
 
 
 def _scan(descriptor: int) -> Any:

@@ -162,6 +162,19 @@ def test_no_job_depends_on_tasks_of_an_array(
     assert found == (() if slurm == () else None)
 
 
+def test_lines_that_qstat_wraps_are_joined() -> None:
+    """Those of PBS have fields after four spaces, and the rest of a line after a tab; those of Slurm's wrappers have fields after a tab."""
+    text = (
+        "Job Id: 7.pbs\n    job_state = Q\n    comment = Can Never \n\tRun: over the limit\n\tExit_status = 0 of it\n\n"
+        "Job Id:\t8.pbs\n\tjob_state = C\n\texit_status = 3\n"
+    )
+    pbs = load_scheduler("pbs")
+    found = pbs.read_status(CommandResult(0, text.encode(), b""), ["7", "8"])
+    assert found["7"].reason == "Can Never Run: over the limitExit_status = 0 of it"
+    assert pbs.blocking.fullmatch(found["7"].reason)
+    assert (found["8"].phase, found["8"].reason) == (Phase.ENDED, "exit code 3")
+
+
 def test_a_reason_of_pbs_for_which_a_job_may_wait_for_ever_is_noted() -> None:
     never = "Can Never Run: Insufficient amount of resource: ncpus"
     assert notes_of("pbs", ["Not Running: Server job limit", never]) == [never]

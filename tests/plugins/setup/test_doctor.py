@@ -33,6 +33,9 @@ def ssh_table(name: str, host: str, command: list[str], more: str = "") -> str:
     return f'kind = "ssh"\n{more}\n[sites.{name}.ssh]\nhost = "{host}"\ncommand = {json.dumps(command)}'
 
 
+PROPOSED = {"containers", "modules", "data nodes"}  # by what is installed on the machine of the tests
+
+
 def steps(hibali: Any, *words: str, exit: int) -> tuple[dict[str, str], dict[str, Any], dict[str, Any]]:  # noqa: A002
     """Return the verdicts by step name in order, the last fault, and the last record."""
     *records, last = hibali("doctor", *words, "--json", exit=exit).lines
@@ -50,8 +53,7 @@ def test_a_cluster_is_checked_up_to_a_job_with_one_login_and_without_changes(hib
     work = bench.add_slurm_site(slurm)
     home = names_below(slurm.home)
     verdicts, _, end = steps(hibali, "cluster", "--job", exit=0)
-    proposed = {"containers", "modules", "data nodes"}  # by what is installed on the machine of the tests
-    assert [each for each in verdicts if each not in proposed] == [
+    assert [each for each in verdicts if each not in PROPOSED] == [
         *OF_MACHINES,
         "scheduler",
         "container",
