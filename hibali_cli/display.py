@@ -81,7 +81,9 @@ def shortened(text: str, width: int, *, front: float = 0.0) -> str:
     """Return the text, shortened to `width` with a mark at the cut; `front` is the share of the width for its beginning."""
     if cell_len(text) <= width:
         return text
-    available = max(1, width - 3)
+    if width < 4:
+        return chop_cells(text, width)[0] if width > 0 else ""
+    available = width - 3
     before = int(available * front)
     head = chop_cells(text, before)[0] if before else ""
     tail = chop_cells(text[::-1], available - before)[0][::-1] if available > before else ""

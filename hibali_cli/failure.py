@@ -160,14 +160,14 @@ def _usage(failure: click.ClickException) -> UsageError:
     context = getattr(failure, "ctx", None)
     subject = context.command_path if isinstance(context, click.Context) else ""
     message = failure.format_message()
-    hint = f"See: {subject or 'hibali'} --help"
+    hint = f"{subject or 'hibali'} --help"
     if isinstance(context, click.Context):
         example = next((line for line, _ in getattr(context.command, "examples", ())), "")
         if isinstance(failure, click.MissingParameter) and example:
-            hint = f"For example: {example}\n{hint}"
+            hint = f"For example: {example}; all options: {hint}"
         elif "unexpected extra argument" in message:
             usage = " ".join([subject, *context.command.collect_usage_pieces(context)])
-            hint = f"Usage: {usage}\n{hint}"
+            hint = f"Usage: {usage}; all options: {hint}"
     return UsageError("usage", message, subject=subject, hint=hint)
 
 
@@ -218,8 +218,8 @@ def print_error(error: HibaliError) -> None:
     write_message(f"{mark} {subject}{printable(first)} [{error.code}]")
     for line in more:
         write_message(f"  {printable(line)}")
-    for line in error.hint.split("\n") if error.hint else ():
-        write_message(f"  {printable(line)}")
+    if error.hint:  # one line: it may contain names of others
+        write_message(f"  {printable(error.hint)}")
 
 
 def _write_record(record: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ from hibali.amounts import MOST_COUNT, NONE, read_duration
 from hibali.errors import UsageError
 from hibali.options import Option, declared_by
 from hibali_cli.help_text import EVERY_OPTION
-from hibali_cli.output import Output
+from hibali_cli.output import Output, begin_array
 
 if TYPE_CHECKING:
     from hibali.config.settings import Settings
@@ -233,6 +233,8 @@ def pop_common(values: dict[str, Any]) -> Common:
     """Remove the common options from a command's parameters and return them."""
     popped = {name: values.pop(name) for name in COMMON_NAMES}
     json = popped["json"] or popped["json_array"]
+    if popped["json_array"]:
+        begin_array()
     return Common(
         output=Output(json=json, quiet=popped["quiet"], verbose=popped["verbose"]),
         config=popped["config"],

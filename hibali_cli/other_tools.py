@@ -170,7 +170,7 @@ def without_human_letter(words: Sequence[str], command: click.Command) -> list[s
     return (
         [
             word.replace("h", "")
-            if len(word) > 2 and word[0] == "-" and word[1:].isalpha()
+            if len(word) > 2 and word[0] == "-" and word[1:].isalpha() and set(word) != {"-", "h"}
             else word  # a dash and two letters
             for word in words[:end]
         ]

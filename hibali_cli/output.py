@@ -129,8 +129,8 @@ class Output:
 
 
 def begin_array() -> None:
-    """Write the records of this process as elements of one JSON array."""
-    _separator[:] = ["["]
+    """Write the records of this process as elements of one JSON array, unless they are already."""
+    _separator[:] = _separator or ["["]
 
 
 def end_array() -> None:

@@ -46,8 +46,6 @@ def run_command(arguments: list[str]) -> int:
     """Run one command line in this process; returns its exit code, 0 only when all of stdout was written."""
     before = arguments[: arguments.index("--") if "--" in arguments else None]
     json = "--json" in before or "--json-array" in before
-    if "--json-array" in before:
-        begin_array()
     with collect_unreadable() as unreadable:
         try:
             listen_for_interruption(lambda failure: _render(failure, json=json))
@@ -56,6 +54,8 @@ def run_command(arguments: list[str]) -> int:
         except BaseException as failure:  # noqa: BLE001  # the last one to see it: everything is rendered
             end_interruptions()
             failure = interruption() or failure
+            if "--json-array" in before:  # also of a command that could not read its options
+                begin_array()
             code = render_failure(failure, json=json)
             unreadable.pop(getattr(failure, "subject", ""), None)
     for path, damage in unreadable.items():

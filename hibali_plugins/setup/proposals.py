@@ -10,7 +10,6 @@ from hibali.config.model import Site
 from hibali.errors import UsageError
 from hibali.events import Listener
 from hibali.plugins import if_offered, plugin_names
-from hibali.text import one_line
 from hibali_plugins.setup.sources import find_names, ssh_config_file
 from runs.containers.base import Container, load_container
 from runs.doctor_steps import StepList
@@ -18,6 +17,8 @@ from transfers.remote.host import KnowsPrograms, RemoteHost
 
 # Words that centres use in the names of hosts for bulk data: data transfer node, data mover and the like.
 _DATA_NODE = re.compile(r"(?:^|[-._0-9])(?:dtn|data|datamover|dm|transfer|xfer)(?=$|[-._0-9])", re.IGNORECASE)
+# Below these, one domain of a country is of many institutions, as in ac.uk.
+_SHARED_DOMAINS = frozenset({"ac", "co", "com", "edu", "gov", "net", "org"})
 # The function `module` is defined by the login shell; both implementations name themselves by a variable.
 _MODULES = 'if type module >/dev/null 2>&1; then echo "modules: ${LMOD_VERSION:+Lmod $LMOD_VERSION}${MODULES_CMD:+Environment Modules}"; fi'
 _SECONDS = 20.0
@@ -31,7 +32,7 @@ def propose_settings(checks: StepList, site: Site, host: RemoteHost | None, on_e
         return
     if site.container.name == "bare":
         _propose_container(checks, site, host)
-    if site.scheduler is None or not site.scheduler.prologue:
+    if site.scheduler is not None and not site.scheduler.prologue:
         _propose_modules(checks, site, host)
     if site.ssh is not None and not site.ssh.data_hosts and site.ssh.data_host is None:
         _propose_data_node(checks, site, site.ssh.host)
@@ -65,7 +66,7 @@ def _propose_modules(checks: StepList, site: Site, host: RemoteHost) -> None:
     finished = host.run(("bash", "-l", "-c", _MODULES), timeout=_SECONDS)
     lines = [line for line in finished.stdout.splitlines() if line.startswith(b"modules:")]
     if lines:
-        system = one_line(lines[-1].removeprefix(b"modules:"), 60) or "module"
+        system = lines[-1].removeprefix(b"modules:").decode("utf-8", "replace").strip()[:60] or "module"
         line = """'["module load NAME"]'"""
         checks.ok(
             "modules",
@@ -93,12 +94,15 @@ def _propose_data_node(checks: StepList, site: Site, alias: str) -> None:
 
 
 def find_data_node(alias: str, names: list[str]) -> str | None:
-    """Return the first name that is one of a data node, and shares its first word or its domain with the host; pure."""
-    word = re.split(r"[-._0-9]", alias)[0].lower()
+    """Return the first name that is one of a data node, and has the host's first word, or its domain of an institution; pure."""
+    word = re.split(r"[-._0-9]", alias.lower())[0]
     domain = alias.lower().partition(".")[2]
+    if "." not in domain or domain.partition(".")[0] in _SHARED_DOMAINS:
+        domain = ""
     for name in names:
         lower = name.lower()
-        related = (word and word in lower) or (domain and lower.endswith(f".{domain}"))
+        same_word = word not in {"", "login", "ssh"} and word in re.split(r"[-._0-9]", lower)
+        related = same_word or (domain and lower.endswith(f".{domain}"))
         if name != alias and related and _DATA_NODE.search(name):
             return name
     return None
