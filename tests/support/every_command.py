@@ -33,6 +33,7 @@ CALLS: dict[str, tuple[str, ...]] = {
     "config edit": (),
     "datasets check": ("study",),
     "config get": ("sites.here.kind",),
+    "config list": (),
     "config path": (),
     "config set": ("sites.here.limits.login_interval", "2s"),
     "config unset": ("sites.here.default_root",),
