@@ -28,8 +28,11 @@ import click, hibali
 from hibali.config.kinds import kind_names
 from hibali.plugins import built_in_names
 from docs.tools.generate import contexts_of
+from hibali_cli.help_text import EVERY_OPTION
 from hibali_cli.root import root
 contexts = list(contexts_of(click.Context(root, info_name="hibali")))
+for each in contexts:
+    each.meta[EVERY_OPTION] = True
 print(json.dumps({
     "commands": [each.command_path for each in contexts],
     "help": {each.command_path: each.get_help() for each in contexts},
