@@ -160,6 +160,11 @@ def wait_unless_interrupted(seconds: float) -> None:
         _interrupted_within(seconds)
 
 
+def wait_anyway(seconds: float) -> None:
+    """Sleep, also in an interrupted command: for the few requests without which something would be left behind."""
+    time.sleep(seconds)
+
+
 @cache
 def _interruption() -> tuple[int, int]:
     """Return both ends of a pipe that is never read: a byte in it wakes up every thread that polls it.

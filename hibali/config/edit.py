@@ -37,9 +37,16 @@ def check_site_table(name: str, table: Mapping[str, Any], text: str = "") -> Sit
 
     Raises `UsageError` with all problems in it, and for a scheduler or container that this version does not support.
     """
+    return _check_table(name, table, text, {})
+
+
+def _check_table(
+    name: str, table: Mapping[str, Any], text: str, others: Mapping[str, Mapping[str, Any]]
+) -> Site:
+    """Check a table as `check_site_table` does, in a config.toml with that text and these other sites."""
     wrong: list[Wrong] = []
     around = {key: value for key, value in tomllib.loads(text).items() if key in _AROUND}
-    sites = {**around.pop("sites", {}), name: dict(table)}
+    sites = {**around.pop("sites", {}), **others, name: dict(table)}
     found = read_document({**around, "version": 1, "sites": sites}, wrong).sites
     if wrong:
         keys = [each.keys[2:] if each.keys[1:2] == (name,) else each.keys for each in wrong]
@@ -110,15 +117,16 @@ def add_sites(
     """
     path, text, settings = read_file(config)
     before, added = text, []
+    checked = {name: _check_table(name, table, text, tables) for name, table in tables.items()}
     for name, table in tables.items():
-        site = check_site_table(name, table, text)
+        site = checked[name]
         change = _compare(settings, site, text, table, replace=replace)
         if change != "same":
             text = (_appended if change == "added" else _updated)(text, name, table)
             settings = _with_site(settings, site)
-            _require_meaning(path, text, settings)
         added.append((change, site))
     if text != before:
+        _require_meaning(path, text, settings)
         replace_text(path, before, text)
     return added
 
@@ -127,6 +135,7 @@ def remove_site(config: str | None, name: str) -> Path:
     """Remove the site from config.toml, also as the default site; return the file. Raises `UsageError` if the site does not exist."""
     path, text, settings = read_file(config)
     settings.site(name)
+    _require_unused(settings, name)
     left = {other: site for other, site in settings.sites.items() if other != name}
     expected, without = replace_fields(settings, sites=left), without_lines(text, ("sites", name))
     if settings.default_site == name:
@@ -136,6 +145,22 @@ def remove_site(config: str | None, name: str) -> Path:
         )
     _write(path, text, without, expected)
     return path
+
+
+def _require_unused(settings: Settings, name: str) -> None:
+    """Raise `UsageError` if files of other sites are moved by this one."""
+    users = sorted(
+        each.name for each in settings.sites.values() if each.files_at and each.files_at.name == name
+    )
+    if users:
+        shown = ", ".join(users[:_MOST_SHOWN]) + (", ..." if len(users) > _MOST_SHOWN else "")
+        kind = settings.sites[users[0]].kind
+        raise UsageError(
+            "site-in-use",
+            f"the `data` of other sites names it, which moves their files: {shown}",
+            subject=name,
+            hint=f"Remove them first, or their `data`: hibali config unset sites.{users[0]}.{kind}.data",
+        )
 
 
 def add_remote(config: str | None, remote: RemoteSettings, *, replace: bool = False) -> Change:

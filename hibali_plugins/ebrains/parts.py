@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import threading
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,6 +28,7 @@ class _Budget:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._held = 0
+        self._waiting: deque[object] = deque()  # in order, so that a large part does not wait for ever
 
     @contextlib.contextmanager
     def buffer(self, size: int) -> Iterator[memoryview]:
@@ -34,15 +36,24 @@ class _Budget:
 
         The pieces of an earlier object never wait for those of a later one, so those who hold a buffer get on.
         """
+        turn = object()
         with self._changed:
-            self._changed.wait_for(lambda: not self._held or self._held + size <= share_in_flight(_MOST_HELD))
-            self._held += size
+            self._waiting.append(turn)
+            try:
+                self._changed.wait_for(lambda: self._waiting[0] is turn and self._fits(size))
+                self._held += size
+            finally:
+                self._waiting.remove(turn)
+                self._changed.notify_all()
         try:
             yield memoryview(bytearray(size))
         finally:
             with self._changed:
                 self._held -= size
                 self._changed.notify_all()
+
+    def _fits(self, size: int) -> bool:
+        return not self._held or self._held + size <= share_in_flight(_MOST_HELD)
 
 
 _BUDGET = _Budget()
@@ -60,11 +71,11 @@ def send_in_parts(proxy: DataProxy, key: bytes, pieces: Iterator[Bytes], size: i
     part_bytes = max(min(_PART_BYTES, proxy.settings.multipart), -(-size // _MOST_PARTS))
     record = StateRecord("ebrains", "upload", proxy.subject, f"{proxy.address}\n".encode() + key)
     kept = _kept(record.read(), size, part_bytes)
-    upload, parts = kept or (proxy.begin_parts(key), [])
-    if upload is None:
-        _require_single(proxy, size)
-        return False
-    with _BUDGET.buffer(part_bytes) as buffer:
+    with _BUDGET.buffer(part_bytes) as buffer:  # before the upload begins, whose id may expire
+        upload, parts = kept or (proxy.begin_parts(key), [])
+        if upload is None:
+            _require_single(proxy, size)
+            return False
         for number, content in enumerate(_joined(pieces, buffer)):
             digest = hashlib.sha256(content).hexdigest()
             if number < len(parts) and parts[number][1] == digest:

@@ -55,6 +55,7 @@ class DataProxy(RestClient):
         super().__init__(
             self.address, subject, login=Tokens(settings.login, subject).authorization(), on_event=on_event
         )
+        self._takes_parts = True  # as far as is known
         self._accepted = False  # the service accepted the token in this process
         self._consent = Consent(self.address, subject)
         self._guard = threading.Lock()
@@ -149,14 +150,21 @@ class DataProxy(RestClient):
     def begin_parts(self, key: bytes) -> str | None:
         """Begin an upload in parts, and return its id; None from a service that takes no parts.
 
-        Such a one knows no such path or method, or reads the path as the key of an object and returns the address to upload that.
+        Such a one knows no such path or method, or reads the path as the key of an object and returns the address to upload that. It
+        is asked once in a process.
+
+        Raises:
+            NotFoundError: The bucket does not exist.
         """
-        response = self.api("PUT", f"{self.path_of(key)}/multipart", accept=(404, 405))
-        if response.status >= 300:
+        if not self._takes_parts:
             return None
-        answer = self.record_of(response)
+        response = self.api("PUT", f"{self.path_of(key)}/multipart", accept=(404, 405))
+        if response.status == 404:
+            self.api("GET", query={"limit": 1})  # a missing bucket raises its own error
+        answer = self.record_of(response) if response.status < 300 else {"url": ""}
         upload = answer.get("uploadId")
         if upload is None and "url" in answer:
+            self._takes_parts = False
             return None
         if not isinstance(upload, str) or not 0 < len(upload) <= _LONGEST_ID:
             raise self.bad_answer("it has no uploadId")

@@ -41,6 +41,9 @@ from transfers.stores.bearer.tokens import Tokens
 
 _DIRECT_BYTES = 5 * 1024 * 1024 - 4096  # earlier servers count an object's overhead, too
 _DOWNLOAD_BYTES = (5 * 1024 * 1024 - 1) // 4 * 3  # the output of base64 has to be shorter than the limit
+ACTIVE = frozenset(
+    {"PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "REQUEUED", *"BEHMQRSTUW"}
+)  # of Slurm and of PBS
 _PLAIN = re.compile(rb"[A-Za-z0-9/._+=:@%,-]+")
 _ESCAPE = re.compile(r"\\([0-7]{3}|.)", re.DOTALL)
 _ESCAPED = {"a": 7, "b": 8, "t": 9, "n": 10, "v": 11, "f": 12, "r": 13}
@@ -95,7 +98,9 @@ class FirecrestClient:
         self._rest = RestClient(
             settings.url, subject, login=login, limit=limit, judge=self._judge, on_event=on_event
         )
-        self.file_jobs = FileJobs(subject, self._state_of, self.cancel, on_event)
+        self.file_jobs = FileJobs(
+            subject, self._state_of, self.cancel, lambda state: state not in ACTIVE, on_event
+        )
 
     def close(self) -> None:
         """End the jobs that handle files, and close the connections."""

@@ -12,21 +12,18 @@ from xml.sax.saxutils import escape
 
 from hibali.errors import HibaliError, IncompleteError, TryLaterError
 from hibali.http.client import Bytes, Response
-from hibali_plugins.facilities.firecrest.client import FirecrestClient, Transfer
+from hibali_plugins.facilities.firecrest.client import ACTIVE, FirecrestClient, Transfer
 from hibali_plugins.facilities.operations.waiting import transfer_failed
 from transfers.stores.server.files import Upload
 from transfers.stores.server.state_records import StateRecord
 
-ACTIVE = frozenset(
-    {"PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "REQUEUED", *"BEHMQRSTUW"}
-)  # of Slurm and of PBS
 ENDED_WELL = frozenset({"COMPLETED", "F"})  # of Slurm and of PBS
 _QUEUED_PIECES = 8
 
 
 def wait_for_job(client: FirecrestClient, job: str, what: str) -> None:
     """Wait until a job of the service has ended. Raise `TryLaterError` if it did not end well."""
-    state = client.file_jobs.wait(job, what, lambda state: state not in ACTIVE)
+    state = client.file_jobs.wait(job, what)
     if state not in ENDED_WELL:
         raise transfer_failed(client.subject, f"that {what} ended as {state}")
 

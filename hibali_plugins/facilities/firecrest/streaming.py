@@ -27,8 +27,8 @@ from hibali.http.client import Bytes
 from hibali.retry import growing_intervals, pause
 from hibali.subprocesses import remember_secret
 from hibali.text import printable
-from hibali_plugins.facilities.firecrest.client import FirecrestClient
-from hibali_plugins.facilities.firecrest.large import ACTIVE, UploadTarget, wait_for_job
+from hibali_plugins.facilities.firecrest.client import ACTIVE, FirecrestClient
+from hibali_plugins.facilities.firecrest.large import UploadTarget, wait_for_job
 from hibali_plugins.facilities.operations.waiting import transfer_failed
 from transfers.stores.server.files import Upload
 

@@ -47,6 +47,7 @@ _KINDS = {
     "l": Kind.LINK,
 }
 # In version 1, operations whose parameters are in the query; those of others and of version 2 are JSON.
+_ENDED = frozenset({"completed", "failed", "canceled"})
 _QUERIES = {"ls": "GET", "stat": "GET", "checksum": "GET", "download": "GET", "rm": "DELETE"}
 
 
@@ -78,7 +79,7 @@ class IriClient:
         self._rest = RestClient(
             settings.url, subject, login=login, limit=limit, judge=self._judge, on_event=on_event
         )
-        self.file_jobs = FileJobs(subject, self._state_of, self.cancel, on_event)
+        self.file_jobs = FileJobs(subject, self._state_of, self.cancel, _ENDED.__contains__, on_event)
 
     def close(self) -> None:
         """End the jobs that handle files, and close the connections."""

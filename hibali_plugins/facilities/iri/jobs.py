@@ -8,7 +8,6 @@ from hibali_plugins.facilities.iri.client import IriClient
 from hibali_plugins.facilities.operations.waiting import transfer_failed
 
 _JOB_SECONDS = 3600  # that a job may take
-_ENDED = frozenset({"completed", "failed", "canceled"})
 
 
 def run_job(client: IriClient, folder: bytes, name: str, script: str, what: str) -> None:
@@ -28,6 +27,6 @@ def run_job(client: IriClient, folder: bytes, name: str, script: str, what: str)
         "attributes": {key: value for key, value in attributes.items() if value is not None},
     }
     started = client.file_jobs.begin(lambda: client.submit(job, str(uuid.uuid4())))
-    state = client.file_jobs.wait(started, what, lambda state: state in _ENDED)
+    state = client.file_jobs.wait(started, what)
     if state != "completed":
         raise transfer_failed(client.subject, f"that {what} ended as {state}")

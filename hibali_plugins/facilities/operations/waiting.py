@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import threading
+import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from hibali.errors import HibaliError, TryLaterError
+from hibali.errors import HibaliError, TryLaterError, is_lost
 from hibali.events import Listener, Noted, ignore
-from hibali.retry import growing_intervals, pause
-from hibali.text import printable
+from hibali.retry import growing_intervals, pause, wait_anyway
+from hibali.text import counted, printable
 
 _LONGEST_WAIT = 24 * 3600.0
 _LONGEST_PAUSE = 20.0
 _CHECK_SECONDS = 1.0  # between looks whether the client is being closed
 _SILENT_SECONDS = 30.0  # of a wait that nothing is said about
 _NOT_LISTED_SECONDS = 60.0  # in which a job appears
+_OUTAGE_SECONDS = 600.0  # of a service, that a wait survives
+_CLOSING_SECONDS = 8.0  # in which jobs are cancelled again; an interrupted command ends within two
+_NOTE_SECONDS = 0.7  # of them until the jobs that are left are noted
+_MOST_SHOWN = 20  # jobs in a message
 
 _Begun = TypeVar("_Begun")
 
@@ -29,10 +35,15 @@ class FileJobs:
         subject: str,
         query: Callable[[str], str | None],
         cancel: Callable[[str], None],
+        is_over: Callable[[str], bool],
         on_event: Listener = ignore,
     ) -> None:
-        """`query` returns the state of a job, None if the service does not list it; `subject` names the site in errors."""
-        self._subject, self._query, self._cancel, self._on_event = subject, query, cancel, on_event
+        """`query` returns the state of a job, None if the service does not list it, and `is_over` whether it has ended in a state.
+
+        `subject` names the site in errors.
+        """
+        self._subject, self._query, self._cancel = subject, query, cancel
+        self._is_over, self._on_event = is_over, on_event
         self._changed = threading.Condition()
         self._creating = 0  # requests that begin a job
         self._open: set[str] = set()
@@ -52,13 +63,13 @@ class FileJobs:
                 self._creating -= 1
                 self._changed.notify_all()
 
-    def wait(self, job: str, what: str, is_over: Callable[[str], bool]) -> str:
+    def wait(self, job: str, what: str) -> str:
         """Wait until a job has ended, and return its state. `what` it does is for errors.
 
         Raises:
-            TryLaterError: It did not end in a day, or is not listed. It is then cancelled if it was begun here, as after any other error.
+            TryLaterError: It did not end in a day, is not listed any more, or the service fails for some minutes. It is then cancelled if it was begun here, as after any other error.
         """
-        state = self._until(job, what, is_over, "end")
+        state = self._until(job, what, self._is_over, "end")
         self.end(job, cancel=False)
         return state
 
@@ -75,13 +86,14 @@ class FileJobs:
 
     def _waited(self, job: str, what: str, is_over: Callable[[str], bool], goal: str) -> str:
         intervals = growing_intervals(0.3, _LONGEST_PAUSE)
-        waited, said, hours = 0.0, False, f"{_LONGEST_WAIT / 3600:.0f} h"
+        waited, listed, said, hours = 0.0, 0.0, False, f"{_LONGEST_WAIT / 3600:.0f} h"
         while waited < _LONGEST_WAIT:
             self._check_open()
-            state = self._query(job)
+            state = self._state_of(job)
             if state is not None and is_over(state):
                 return state
-            if state is None and waited > _NOT_LISTED_SECONDS:
+            listed = listed if state is None else waited
+            if waited - listed > _NOT_LISTED_SECONDS:
                 raise transfer_failed(self._subject, f"{job} that {what} is not listed")
             if waited > _SILENT_SECONDS and not said:
                 said = True
@@ -92,6 +104,17 @@ class FileJobs:
             self._pause(seconds)
             waited += seconds
         raise transfer_failed(self._subject, f"{job} that {what} did not {goal} within {hours}")
+
+    def _state_of(self, job: str) -> str | None:
+        """Return the state of a job, also after an outage of the service, which says nothing about the job."""
+        intervals, until = growing_intervals(1.0, _LONGEST_PAUSE), time.monotonic() + _OUTAGE_SECONDS
+        while True:
+            try:
+                return self._query(job)
+            except HibaliError as problem:
+                if not problem.transient or time.monotonic() > until:
+                    raise
+            self._pause(intervals.next_pause())
 
     def _pause(self, seconds: float) -> None:
         """Pause; it ends early if the client is closed, as a thread that waits would delay the end of the command."""
@@ -105,19 +128,49 @@ class FileJobs:
             raise TryLaterError("interrupted", "interrupted", subject=self._subject, transient=False)
 
     def end(self, job: str, *, cancel: bool = True) -> None:
-        """Wait for a job no longer. Cancel it if it was begun here, as far as possible, unless it ends by itself."""
-        if cancel and job in self._open:
-            with contextlib.suppress(HibaliError):
-                self._cancel(job)
+        """Wait for a job no longer. Cancel it if it was begun here, unless it ends by itself; if that fails, `close` tries again."""
+        if cancel and job in self._open and not self._is_gone(job):
+            return
         self._open.discard(job)  # after the request, for which `close` must not end the connections
 
+    def _is_gone(self, job: str) -> bool:
+        """Cancel a job, and return whether it is cancelled, has ended, or is unknown."""
+        try:
+            self._cancel(job)
+        except HibaliError as problem:
+            if is_lost(problem):
+                return False
+            with contextlib.suppress(HibaliError):  # some services fail to cancel what has ended
+                state = self._query(job)
+                return state is None or self._is_over(state)
+            return False
+        return True
+
     def close(self) -> None:
-        """Cancel what was begun here and has not ended, also by requests that are under way."""
+        """Cancel what was begun here and has not ended, also by requests that are under way. Try for some seconds, and note which jobs are left."""
         with self._changed:
             self._closed = True
             self._changed.wait_for(lambda: not self._creating)
-        for job in sorted(self._open):
-            self.end(job)
+        if not self._open:
+            return
+        note = threading.Timer(_NOTE_SECONDS, self._note_left)  # also while a request hangs
+        note.daemon = True
+        note.start()
+        intervals, until = growing_intervals(0.3, 2.0), time.monotonic() + _CLOSING_SECONDS
+        while self._open and time.monotonic() < until:
+            for job in sorted(self._open):
+                self.end(job)
+            if self._open:
+                wait_anyway(intervals.next_pause())
+        note.cancel()
+
+    def _note_left(self) -> None:
+        jobs = sorted(self._open)
+        if not jobs:
+            return
+        shown = " ".join(shlex.quote(printable(job)[:50]) for job in jobs[:_MOST_SHOWN])
+        text = f"{counted(len(jobs), 'job')} of the service could not be cancelled yet. To end what is left, run there"
+        self._on_event(Noted(f"{self._subject}: {text}: scancel {shown} (with PBS: qdel {shown})"))
 
 
 def transfer_failed(subject: str, what: str) -> TryLaterError:

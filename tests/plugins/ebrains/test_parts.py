@@ -7,7 +7,7 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,9 +15,11 @@ from typing import Any
 
 import pytest
 
-from hibali.errors import IncompleteError
+from hibali.errors import IncompleteError, NotFoundError
 from hibali.http.client import Bytes
 from hibali_plugins.ebrains import parts
+from hibali_plugins.ebrains.requests import DataProxy
+from hibali_plugins.ebrains.settings import EbrainsSettings
 from tests.plugins.ebrains.test_ebrains import MIB, Place
 from tests.services.ebrains import Ebrains
 from tests.services.fixtures import Buckets
@@ -154,6 +156,24 @@ def test_a_service_without_parts_gets_the_object_in_one_request(
     assert place.objects()[b"large"] == source.read_bytes()
 
 
+def test_whether_a_service_takes_parts_is_asked_once(place: Place, source: Path, tmp_path: Path) -> None:
+    place.double.without_parts = 404
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for name in ("one", "two"):
+        (folder / name).write_bytes(source.read_bytes())
+    place.hibali("push", f"{folder}/", "there:data/", exit=0)
+    assert len([line for line in place.double.seen if line.partition("?")[0].endswith("/multipart")]) == 1
+
+
+def test_a_missing_bucket_is_not_a_service_without_parts(place: Place) -> None:
+    proxy = DataProxy(EbrainsSettings(bucket="nowhere", url=place.double.url), "there")
+    with pytest.raises(NotFoundError) as caught:
+        proxy.begin_parts(b"large")
+    proxy.close()
+    assert caught.value.code == "no-such-bucket"
+
+
 class Proxy:
     """Stands in for DataProxy: it keeps what is sent."""
 
@@ -217,6 +237,40 @@ def test_all_objects_under_way_together_hold_no_more_than_the_budget(
     with ThreadPoolExecutor(8) as pool:
         sent_all = list(pool.map(lambda key: send(Proxy(), pieces(key), 2 * MIB, key), keys))
     assert (all(sent_all), most) == (True, 2)
+
+
+def test_uploads_wait_for_their_buffer_in_order_and_begin_after_it(
+    hibali_home: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del hibali_home
+    budget, order = parts._Budget(), list[int]()
+    monkeypatch.setattr(parts, "_BUDGET", budget)
+    monkeypatch.setattr(parts, "share_in_flight", lambda _: 4 * MIB)
+
+    def hold(size: int) -> None:
+        with budget.buffer(size):
+            order.append(size // MIB)
+
+    class Late(Proxy):
+        def begin_parts(self, key: bytes) -> str | None:
+            order.append(0)
+            return super().begin_parts(key)
+
+    acts: list[tuple[Callable[[int], object], int]] = [
+        (hold, 4 * MIB),
+        (hold, 2 * MIB),
+        (lambda size: send(Late(), iter([bytes(size)]), size), MIB),
+    ]
+    threads = [threading.Thread(target=act, args=(size,)) for act, size in acts]
+    with budget.buffer(MIB):
+        for number, thread in enumerate(threads, 1):
+            thread.start()
+            while len(budget._waiting) < number:
+                time.sleep(0.01)
+        assert order == []
+    for thread in threads:
+        thread.join(10)
+    assert (order[0], sorted(order)) == (4, [0, 2, 4])
 
 
 def test_an_object_above_the_limit_of_one_request_needs_parts(hibali_home: Any) -> None:

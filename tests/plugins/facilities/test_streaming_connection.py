@@ -18,6 +18,7 @@ import pytest
 
 from hibali.errors import HibaliError, IncompleteError, TryLaterError
 from hibali_plugins.facilities.firecrest import streaming
+from hibali_plugins.facilities.firecrest.client import ACTIVE
 from hibali_plugins.facilities.firecrest.large import UploadTarget
 from hibali_plugins.facilities.firecrest.streaming import StreamedFiles, StreamUpload
 from hibali_plugins.facilities.operations import waiting
@@ -67,7 +68,9 @@ class Client:
     def __init__(self, *ports: int, state: str | None = "RUNNING") -> None:
         self._ports, self.state = ports, state
         self.cancelled: list[str] = []
-        self.file_jobs = FileJobs(self.subject, lambda job: self.state, self.cancel)  # noqa: ARG005  # there is one job
+        self.file_jobs = FileJobs(
+            self.subject, lambda _: self.state, self.cancel, lambda state: state not in ACTIVE
+        )
 
     def begin_stream(self, action: str, path: bytes) -> tuple[str, str]:
         del action, path

@@ -121,6 +121,36 @@ def test_a_site_may_move_its_files_through_another_one(config: Path) -> None:
         add_site(str(config), "cluster", bucket, replace=True)
 
 
+UNICORE = {
+    "kind": "unicore",
+    "unicore": {"url": "https://u.example.org", "token_variable": "T", "data": "late"},
+}
+
+
+@pytest.mark.parametrize("names", [("far", "late"), ("late", "far")])
+def test_sites_of_one_command_may_refer_to_each_other_in_any_order(
+    config: Path, names: tuple[str, str]
+) -> None:
+    tables = {"far": UNICORE, "late": FOLDER}
+    given = {name: tables[name] for name in names}
+    for change in ("added", "same"):
+        assert [found for found, _ in add_sites(str(config), given)] == [change] * 2
+    settings = load_sites(str(config))
+    assert settings.site("far").files_at == settings.site("late")
+
+
+def test_a_site_by_which_another_one_moves_its_files_is_not_removed(config: Path) -> None:
+    add_sites(str(config), {"late": FOLDER, "far": UNICORE})
+    before = config.read_text()
+    with pytest.raises(
+        UsageError, match=r"names it, which moves their files: far\n.*sites\.far\.unicore\.data"
+    ) as caught:
+        remove_site(str(config), "late")
+    assert (caught.value.code, config.read_text()) == ("site-in-use", before)
+    remove_site(str(config), "far")
+    remove_site(str(config), "late")
+
+
 def test_replacing_can_change_the_kind(config: Path) -> None:
     add_site(str(config), "cluster", FOLDER, replace=True)
     assert load_sites(str(config)).site("cluster").kind == "local"
