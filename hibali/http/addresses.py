@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import re
 import socket
@@ -18,45 +19,85 @@ from hibali.text import printable
 _LONGEST_ADDRESS = 16 * 1024
 _PLAIN_ADDRESS = re.compile(r"[!-~]+")
 _KEPT_CLIENTS = 4
+_THIS_NETWORK = ipaddress.IPv4Network("0.0.0.0/8")
+_LOOPBACK = ipaddress.IPv6Address("::1")
+_EMBEDDING = [ipaddress.IPv6Network(each) for each in ("::/96", "::ffff:0:0/96", "64:ff9b::/96")]
 
 
 def is_local(service: str) -> bool:
-    """Return whether the service at a URL is on this machine, which may hand out addresses here."""
-    parts = urlsplit(service)
-    return parts.scheme == "http" and is_loopback_host(parts.hostname or "")
+    """Return whether the service at a URL is on this machine, or behind a tunnel from here: it may hand out addresses here."""
+    return is_loopback_host(urlsplit(service).hostname or "")
 
 
 def is_near(host: str) -> bool:
     """Return whether a host name, without a look-up, or an address is this machine, or one that only its own link reaches."""
     name = host.lower().rstrip(".")
     try:
-        address = ipaddress.ip_address(name.partition("%")[0])
+        found = _address(name)
     except ValueError:
         return name == "localhost" or name.endswith(".localhost")
-    found = getattr(address, "ipv4_mapped", None) or address
-    return found.is_loopback or found.is_link_local or found.is_unspecified or found.is_multicast
+    return found.is_loopback or found.is_link_local or found.is_multicast or found in _THIS_NETWORK
 
 
-def connect_to(host: str, port: int, seconds: float, subject: str, *, local: bool) -> socket.socket:
-    """Connect to a host that a service names, at no address that `is_near` unless the service is `local`.
+def is_private(address: str) -> bool:
+    """Return whether an address is in a private network, or not of the public internet for another reason. Raise `ValueError`."""
+    return not _address(address).is_global
 
-    Raises `OSError`, and `IncompleteError("unsafe-address")`.
+
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """Return an address, of an IPv6 one the IPv4 address that it stands for (RFC 4291, 2.5.5; RFC 6052, 2.1). Raise `ValueError`."""
+    found = ipaddress.ip_address(text.partition("%")[0])
+    if found != _LOOPBACK and any(found in each for each in _EMBEDDING):
+        return ipaddress.IPv4Address(int(found) & 0xFFFFFFFF)
+    return found
+
+
+def _is_own(address: str, family: int) -> bool:
+    """Return whether an interface of this machine has this address: the route to it then begins there. Nothing is sent."""
+    with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect((address, 9))
+        return bool(probe.getsockname()[0] == address)
+    return False
+
+
+def connect_to(
+    host: str, port: int, seconds: float, subject: str, *, service: str, private: bool = False
+) -> socket.socket:
+    """Connect to a host that the service at a URL names.
+
+    Unless that service `is_local`, this is no address of this machine; unless it has a private one itself, or they are
+    configured as `private`, no private one. Raises `OSError`, and `IncompleteError("unsafe-address")`.
     """
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    if not local and any(is_near(str(address[0])) for *_, address in found):
-        raise IncompleteError(
-            "unsafe-address",
-            f"the service names an address of this machine: {printable(host)}",
-            subject=subject,
-            hint="Report it to the site.",
-        )
+    found = _addresses_of(host, port)
+    if not is_local(service):
+        if any(is_near(address) or _is_own(address, family) for family, address in found):
+            raise _unsafe("of this machine", host, subject)
+        if not private and any(is_private(address) for _, address in found):
+            known = _addresses_of(urlsplit(service).hostname or "", 443)
+            if not any(is_private(address) for _, address in known):
+                raise _unsafe("in a private network", host, subject)
     problem: OSError | None = None
-    for *_, address in found:
+    for _, address in found:
         try:
-            return socket.create_connection((str(address[0]), port), seconds)
+            return socket.create_connection((address, port), seconds)
         except OSError as refused:
             problem = problem or refused
     raise problem or OSError("it has no address")
+
+
+def _addresses_of(host: str, port: int) -> list[tuple[int, str]]:
+    """Return the addresses of a host with their families. Raise `OSError`."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [(family, str(address[0])) for family, *_, address in found]
+
+
+def _unsafe(where: str, host: str, subject: str) -> IncompleteError:
+    return IncompleteError(
+        "unsafe-address",
+        f"the service names an address {where}: {printable(host)}",
+        subject=subject,
+        hint="Report it to the site.",
+    )
 
 
 class Addresses:
@@ -64,6 +105,7 @@ class Addresses:
 
     def __init__(self, service: str, subject: str) -> None:
         """`service` is the URL of the service, `subject` the site in errors."""
+        self.service = service
         self.is_local = is_local(service)
         self._subject = subject
         self._guard = threading.Lock()

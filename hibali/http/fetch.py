@@ -20,6 +20,7 @@ from hibali.errors import (
     TryLaterError,
     UsageError,
 )
+from hibali.http.addresses import is_private
 from hibali.http.client import (
     CONNECT_SECONDS,
     MAX_RESPONSE_BYTES,
@@ -254,7 +255,7 @@ def _refuse_private_literal(host: str, *, trusted: bool) -> None:
 
 
 def _refuse_private(address: str, host: str) -> None:
-    if not ipaddress.ip_address(address.partition("%")[0]).is_global:
+    if is_private(address):
         raise RefusedError(
             "private-address",
             f"{printable(host)} has the address {address} in a private network",

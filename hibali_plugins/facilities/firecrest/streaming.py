@@ -106,8 +106,16 @@ def connect(
     uri = f"ws://{f'[{host}]' if ':' in host else host}:{port}/"
     with contextlib.ExitStack() as ending, contextlib.suppress(OSError, ValueError, WebSocketException):
         # With a socket of ours, the library follows no redirect, uses no proxy and waits for no write without end.
-        local = client.addresses.is_local
-        plain = ending.enter_context(connect_to(host, port, _CONNECT_SECONDS, client.subject, local=local))
+        plain = ending.enter_context(
+            connect_to(
+                host,
+                port,
+                _CONNECT_SECONDS,
+                client.subject,
+                service=client.addresses.service,
+                private=True,  # streaming is configured, and connects to nodes, whose addresses are often private
+            )
+        )
         plain.settimeout(_MESSAGE_SECONDS)
         connection = ending.enter_context(
             connect_websocket(

@@ -213,8 +213,11 @@ class UnicoreFiles(MachineFiles):
         """See Files. The API is asked for the first file of each folder only. Raise `IncompleteError` if it does not have that."""
         assert self.uftp is not None
         folder = path.rpartition(b"/")[0]
+        written = False
 
         def approve_here(digest: str, found: Found | None, existing: Found | None) -> None:
+            nonlocal written
+            written = True
             if folder not in self._shared:
                 self._stat_shared(name)
                 self._shared.add(folder)
@@ -223,6 +226,8 @@ class UnicoreFiles(MachineFiles):
         try:
             return self.uftp.put_renamed(name, path, content, approve_here)
         except NotFoundError:
+            if written:
+                raise
             self._elsewhere(path)
 
     def write_part(self, uftp: Uftp, path: bytes, offset: int, content: Bytes, *, create: bool) -> str:

@@ -22,7 +22,7 @@ from typing import TypeVar
 from hibali.cancellation import in_this_context
 from hibali.errors import AccessError, HibaliError, IncompleteError, NotFoundError, TryLaterError
 from hibali.events import Listener, Noted
-from hibali.http.addresses import connect_to, is_local
+from hibali.http.addresses import connect_to
 from hibali.http.client import CONNECT_SECONDS, SILENCE_SECONDS, Bytes, Response
 from hibali.http.deadline import PIECE, RESPONSE_SECONDS, request_timeout
 from hibali.http.errors import failure_of as failed_connection
@@ -30,7 +30,7 @@ from hibali.http.errors import truncated, unreachable
 from hibali.http.login import Authorization
 from hibali.http.rest import Call, RestClient
 from hibali.request_limits import RequestLimit
-from hibali.retry import with_retries
+from hibali.retry import growing_intervals, pause, with_retries
 from hibali.subprocesses import remember_secret, without_secrets
 from hibali.text import printable
 from hibali_plugins.facilities.machine import failure_of, reason_in
@@ -47,6 +47,7 @@ _MOST_LINES = 100_000  # of one reply: while the server hashes, it sends a line 
 _MOST_SHOWN = 300
 _SLOWEST_HASH = 1024 * 1024  # bytes a second that a server hashes at least
 _LATE_SECONDS = 10  # after the server says that it sent all
+_RENAME_SECONDS = 30  # in which the outcome of a rename shows whose reply was lost
 _SECRET = re.compile(r"[!-~]{1,256}")
 _HOST = re.compile(r"[A-Za-z0-9.:_-]{1,253}")
 _REPLY = re.compile(r"([1-5][0-9]{2})([ -]?)(.*)", re.DOTALL)
@@ -168,8 +169,8 @@ class _Session:
             raise changed(self._subject)
         return content, found
 
-    def put_renamed(self, name: str, path: str, content: Bytes, approve: Approve) -> Found:
-        """Write a file under a partial name, and rename it unless `approve` raises.
+    def write_to_rename(self, name: str, path: str, content: Bytes) -> tuple[str, Found | None, Found | None]:
+        """Write a file under a partial name; return its sha256, and the properties of both names. Then `rename` renames it.
 
         RNFR is sent before, because each small reply after the first one waits until that has arrived (RFC 896).
         """
@@ -177,11 +178,19 @@ class _Session:
         digest = self.write(name, 0, content, create=True, then=then)
         found, existing = self._properties(), self._properties()
         self._expect(350)
-        approve(digest, found, existing)
+        return digest, found, existing
+
+    def rename(self, path: str) -> None:
+        """Rename the file that was written last."""
+        self._begin(0)
         self._command(f"RNTO {path}")
         self._expect(200)
-        assert found is not None  # it was approved
-        return found
+
+    def stat(self, *paths: str) -> list[Found | None]:
+        """Return the properties of files, None for a missing one."""
+        self._begin(0)
+        self._command(*(f"STAT F {path}" for path in paths))
+        return [self._properties() for _ in paths]
 
     def write(self, path: str, offset: int, content: Bytes, *, create: bool, then: Sequence[str] = ()) -> str:
         """Write a part of a file, and return its sha256, which the server computes: it reports success for a part that was cut off.
@@ -345,6 +354,10 @@ class _Session:
         )
 
 
+def _closed() -> TryLaterError:
+    return TryLaterError("unreachable", "the connection was closed", transient=False)
+
+
 class Uftp:
     """The contents of files at one UFTP server; thread-safe. Paths are absolute, and `can_name` them."""
 
@@ -359,7 +372,7 @@ class Uftp:
         """`url` is that of a server at the auth server: https://.../rest/auth/NAME."""
         self.subject = subject
         self._on_event = on_event
-        self._local = is_local(url)
+        self._service = url
         self._auth = RestClient(
             url,
             subject,
@@ -387,10 +400,36 @@ class Uftp:
         return self._tried(lambda session: session.read(_absolute(path), offset, length))
 
     def put_renamed(self, name: bytes, path: bytes, content: Bytes, approve: Approve) -> Found:
-        """See Files.put_renamed."""
-        return self._tried(
-            lambda session: session.put_renamed(_absolute(name), _absolute(path), content, approve)
-        )
+        """See Files.put_renamed. What fails once RNTO was sent is not tried again: the server may still rename what has the partial name."""
+        old, new = _absolute(name), _absolute(path)
+        sent: Found | None = None
+        try:
+            with contextlib.ExitStack() as held:
+                session, (digest, found, existing) = self._tried(
+                    lambda session: (session, session.write_to_rename(old, new, content)), held
+                )
+                approve(digest, found, existing)
+                assert found is not None  # it was approved
+                sent = found
+                session.rename(new)
+        except TryLaterError:
+            if sent is None or not self._was_renamed(old, new, sent):
+                raise
+        return sent
+
+    def _was_renamed(self, name: str, path: str, found: Found) -> bool:
+        """Return whether a file was renamed whose reply was lost; wait a while for it, as the server may be slow."""
+        pauses = growing_intervals(0.5, 5.0)
+        until = time.monotonic() + _RENAME_SECONDS
+        while time.monotonic() < until:
+            try:
+                if self._tried(lambda session: session.stat(name, path)) == [None, found]:
+                    return True
+            except TryLaterError as problem:
+                if not problem.transient:
+                    raise
+            pause(pauses.next_pause())
+        return False
 
     def write(self, path: bytes, offset: int, content: Bytes, *, create: bool) -> str:
         """Write a part of a file, and return its sha256; with `create` a new file in an existing folder, whose last component is a partial name."""
@@ -403,7 +442,11 @@ class Uftp:
     def submit(self, act: Callable[..., None], *arguments: object) -> Future[None]:
         """Call `act`, which writes a part, in another thread, once fewer parts than sessions are under way: all of them are in memory."""
         self._room.acquire()
-        future: Future[None] = self._pool.submit(in_this_context(act), *arguments)
+        try:
+            future: Future[None] = self._pool.submit(in_this_context(act), *arguments)
+        except RuntimeError:  # the pool was closed
+            self._room.release()
+            raise _closed() from None
         future.add_done_callback(lambda _: self._room.release())
         return future
 
@@ -418,10 +461,15 @@ class Uftp:
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._auth.close()
 
-    def _tried(self, act: Callable[[_Session], _Result]) -> _Result:
+    def _tried(self, act: Callable[[_Session], _Result], held: contextlib.ExitStack | None = None) -> _Result:
+        """Return the result of `act`, which is tried again after an error; the session is kept until `held` ends."""
+
         def attempt() -> _Result:
-            with self._session() as session:
-                return act(session)
+            with contextlib.ExitStack() as opened:
+                result = act(opened.enter_context(self._session()))
+                if held is not None:
+                    held.push(opened.pop_all())
+                return result
 
         return with_retries(attempt, subject=self.subject, on_event=self._on_event)
 
@@ -455,7 +503,7 @@ class Uftp:
                 while not (self._idle or self._closed or self._count < self._most):
                     self._changed.wait()
                 if self._closed:
-                    raise TryLaterError("unreachable", "the connection was closed", transient=False)
+                    raise _closed()
                 if self._idle:
                     return self._idle.pop()
                 self._count += 1
@@ -464,11 +512,17 @@ class Uftp:
                 return session
 
     def _open(self) -> _Session | None:
-        """Open a session; return None if that failed and others are open: then there are as many as the server allows."""
-        session = None
+        """Open a session; return None if that failed and others are open, as many as the server allows, or if it is not needed any more."""
+        opened = False
         try:
             session = self._connect()
-            return session
+            with self._changed:
+                opened = not self._closed
+                if opened:
+                    self._sessions.add(session)
+                    return session
+            session.close()
+            return None
         except TryLaterError:
             with self._changed:
                 if self._count > 1:
@@ -476,12 +530,10 @@ class Uftp:
                     return None
             raise
         finally:
-            with self._changed:
-                if session is None:
+            if not opened:
+                with self._changed:
                     self._count -= 1
                     self._changed.notify_all()
-                else:
-                    self._sessions.add(session)
 
     def _judge(self, _: Call, response: Response) -> HibaliError | None:
         """Return the error of a refusal of the auth server; of a failure there is no better one than that of its status."""
@@ -515,7 +567,7 @@ class Uftp:
             self._on_event(Noted(f"{self.subject}: contents of files are sent by UFTP, without encryption."))
         try:
             with self._greeted:
-                control = connect_to(host, port, CONNECT_SECONDS, self.subject, local=self._local)
+                control = connect_to(host, port, CONNECT_SECONDS, self.subject, service=self._service)
                 session = _Session(control, self.subject)
             session.log_in(secret)
             return session

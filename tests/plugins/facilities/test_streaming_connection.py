@@ -63,7 +63,7 @@ class Client:
     """Stands in for FirecrestClient, with a running job whose streamer is on these ports of this machine."""
 
     subject = "site"
-    addresses = SimpleNamespace(is_local=True)
+    addresses = SimpleNamespace(service="http://127.0.0.1", is_local=True)
 
     def __init__(self, *ports: int, state: str | None = "RUNNING") -> None:
         self._ports, self.state = ports, state

@@ -6,8 +6,9 @@ import os
 import re
 import signal
 import subprocess
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from tests.services.uftp import UftpSite
 from tests.services.unicore import Unicore
 from tests.support.requirements import require_prepared
 from tests.support.rest_sites import NAME, SiteCommands, open_site
+from transfers.engine.routes.base import MAX_ATTEMPTS
 
 MIB = 1024 * 1024
 SIZE = 72 * MIB
@@ -191,6 +193,115 @@ def test_a_cut_connection_is_replaced(place: Place, tmp_path: Path) -> None:
     assert digest_of(tmp_path / "target/large") == digest
 
 
+def written_in(uftp: UftpSite) -> int:
+    """Return how often a small file was written: an empty file is made first."""
+    return b"".join(uftp.relay.lines).count(b"\nSTOR ") // 2
+
+
+def put_small(direct: client.Uftp, home: Path, act: Callable[[], None] = lambda: None) -> None:
+    """Replace the file `final` of other content."""
+    (home / "final").write_bytes(b"old")
+    name, path = bytes(home / ".hibali-partial"), bytes(home / "final")
+    found = direct.put_renamed(name, path, b"new content", lambda *_: act())
+    assert found.size == len(b"new content")
+
+
+@pytest.mark.parametrize("reply", [True, False], ids=["the reply is lost", "it comes late"])
+def test_a_rename_without_a_reply_is_awaited_and_not_repeated(
+    direct: client.Uftp, uftp: UftpSite, unicore: Unicore, *, reply: bool
+) -> None:
+    home = unicore.home
+    late = threading.Timer(1, lambda: (home / ".hibali-partial").rename(home / "final"))
+    asked: list[bytes] = []
+
+    def ask(lines: bytes) -> bytes:
+        if b"RNTO" in lines:
+            asked.append(lines)
+            if not reply:
+                late.start()
+                raise OSError
+        return lines
+
+    def answer(line: bytes) -> bytes:
+        if reply and len(asked) == 1 and line == b"200 OK\n":
+            asked.append(line)
+            raise OSError
+        return line
+
+    uftp.relay.ask, uftp.relay.answer = ask, answer
+    put_small(direct, home)
+    assert (home / "final").read_bytes() == b"new content"
+    assert written_in(uftp) == 1
+    assert len(asked) == 1 + reply
+
+
+def test_a_rename_whose_outcome_stays_unknown_is_an_error_and_not_repeated(
+    direct: client.Uftp, uftp: UftpSite, unicore: Unicore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "_RENAME_SECONDS", 1, raising=False)
+
+    def cut(lines: bytes) -> bytes:
+        if b"RNTO" in lines:
+            raise OSError
+        return lines
+
+    uftp.relay.ask = cut
+    with pytest.raises(HibaliError) as raised:
+        put_small(direct, unicore.home)
+    assert raised.value.code == "connection-lost"
+    assert written_in(uftp) == 1
+    assert (unicore.home / "final").read_bytes() == b"old"
+    assert (unicore.home / ".hibali-partial").read_bytes() == b"new content", "as it may still be renamed"
+
+
+def test_a_rename_has_time_of_its_own(direct: client.Uftp, uftp: UftpSite, unicore: Unicore) -> None:
+    approved: list[int] = []
+
+    def take_all_time() -> None:
+        approved.append(1)
+        for each in direct._sessions:
+            each._until = 0
+
+    def slowly(lines: bytes) -> bytes:
+        if b"RNTO" in lines:
+            time.sleep(0.2)
+        return lines
+
+    uftp.relay.ask = slowly
+    put_small(direct, unicore.home, take_all_time)
+    assert (approved, len(uftp.auth.issued)) == ([1], 1)
+
+
+def test_a_session_that_is_opened_while_all_are_closed_writes_nothing(
+    direct: client.Uftp, uftp: UftpSite, unicore: Unicore
+) -> None:
+    opening, closed = threading.Event(), threading.Event()
+
+    def wait_at_login(line: bytes) -> bytes:
+        if line.startswith(b"230 "):
+            opening.set()
+            closed.wait(60)
+        return line
+
+    uftp.relay.answer = wait_at_login
+    with ThreadPoolExecutor(1) as pool:
+        written = pool.submit(direct.write, bytes(unicore.home / "late"), 0, b"1", create=True)
+        assert opening.wait(60)
+        direct.close()
+        closed.set()
+        with pytest.raises(HibaliError, match="closed"):
+            written.result()
+    assert not (unicore.home / "late").exists()
+    assert direct._sessions == set()
+
+
+def test_no_part_is_submitted_after_the_end(direct: client.Uftp) -> None:
+    direct.close()
+    for _ in range(client.SESSIONS + 1):  # a place that is not given back is waited for without end
+        with pytest.raises(HibaliError, match="closed"):
+            direct.submit(lambda: None)
+
+
 def test_no_more_connections_wait_than_the_server_queues(
     direct: client.Uftp, uftp: UftpSite, unicore: Unicore
 ) -> None:
@@ -229,7 +340,7 @@ def test_a_refused_file_ends_no_other_session(direct: client.Uftp, uftp: UftpSit
 def test_an_auth_server_elsewhere_cannot_name_this_machine(
     direct: client.Uftp, uftp: UftpSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(direct, "_local", False, raising=False)
+    monkeypatch.setattr(direct, "_service", "https://192.0.2.1/")
     anywhere = "0.0.0.0"  # noqa: S104  # here it is an address to connect to
     for host in ("127.0.0.1", "localhost", anywhere, "127.1", "2130706433", "::ffff:127.0.0.1"):
         uftp.auth.address = (host, uftp.relay.address[1])
@@ -363,6 +474,18 @@ def test_a_server_with_other_files_is_found(place: Place, tmp_path: Path, folder
     answer = place.hibali("push", tree, f"{NAME}:data", "--json", exit=6)
     assert next(line["code"] for line in answer.lines if "code" in line) == "uftp-elsewhere", answer
     assert not [*place.unicore.home.rglob("a")]
+    assert written_in(place.uftp) == MAX_ATTEMPTS, "what waits for the API is not written again"
+
+
+def test_a_rename_that_finds_no_file_blames_no_server(place: Place, tmp_path: Path) -> None:
+    tree = make_tree(tmp_path / "tree", {"a": b"1"})
+    asked: list[bytes] = []
+    place.relay.ask = lambda lines: (asked.append(lines) if b"RNTO" in lines else None) or lines
+    place.relay.answer = lambda line: (
+        b"550 Directory/file does not exist\n" if asked and line == b"200 OK\n" else line
+    )
+    answer = place.hibali("push", tree, f"{NAME}:data", "--json")
+    assert next(line["code"] for line in answer.lines if "code" in line) == "vanished", answer
 
 
 def test_a_file_with_another_time_than_unicore_listed_is_not_pulled(place: Place, tmp_path: Path) -> None:
