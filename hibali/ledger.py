@@ -32,6 +32,7 @@ LATEST = (
     "latest"  # the name of the latest run or operation, and with `:PIPELINE` of the latest run of a pipeline
 )
 _MOST_CANDIDATES = 10
+_FEWEST_TYPED = 4  # characters of an id: a slip of the keyboard names no run to cancel
 _SYNC_EVERY = 64 * 1024  # bytes of a long journal between two fsyncs; receipts always sync
 
 
@@ -85,13 +86,16 @@ def find_identifier(
 
 
 def choose_identifier(known: Iterable[str], typed: str, named: Collection[str] = ()) -> str | None:
-    """Return the id that has this name or last part, or else begins with it, or else contains it; None where there is none.
+    """Return the id with this name, or that or whose last part begins with these 4 or more characters; None where there is none.
 
     Raises `UsageError` with the candidates if several do.
     """
-    parts = {each for each in known if typed in each and IDENTIFIER.fullmatch(each)} if typed else set()
-    found = {*named, *(each for each in parts if short_identifier(each) == typed)}
-    found = found or {each for each in parts if each.startswith(typed)} or parts
+    found = set(named)
+    if len(typed) >= _FEWEST_TYPED:
+        begun = {
+            each for each in known if each.startswith(typed) or each.rpartition("-")[2].startswith(typed)
+        }
+        found |= {each for each in begun if IDENTIFIER.fullmatch(each)}
     if len(found) > 1:
         listed = sorted(found)
         more = [f"and {len(found) - _MOST_CANDIDATES} more"] if len(found) > _MOST_CANDIDATES else []

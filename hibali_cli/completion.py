@@ -182,11 +182,12 @@ def _run_ids(context: click.Context, incomplete: str) -> Iterator[str]:
     """Complete `latest`, names of runs and last parts of ids; after a first letter also whole ids and `latest:PIPELINE`."""
     del context
     from hibali.ledger import LATEST, short_identifier  # start-up: only for this kind of word
+    from runs.model import is_run_name  # start-up: only for this kind of word
     from runs.run_index import read_latest_names  # start-up: only for this kind of word
 
     latest = read_latest_names(_MOST_RUNS)
-    words = [LATEST, *(name for _, name, _ in latest if name.isprintable() and name)] if latest else []
-    yield from dict.fromkeys(words)
+    names = (name for _, name, _ in latest if is_run_name(name) and name.isprintable() and name[0] != "-")
+    yield from dict.fromkeys([LATEST, *names] if latest else [])
     yield from (short_identifier(run_id) for run_id, _, _ in latest)
     if incomplete:
         yield from dict.fromkeys(f"{LATEST}:{pipeline.partition('@')[0]}" for _, _, pipeline in latest)

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from hibali.errors import Exit
 from hibali.events import Listener
-from hibali.ledger import IDENTIFIER
+from hibali.ledger import IDENTIFIER, LATEST
 from hibali.locations import Location
 from hibali.text import path_fields
 from transfers.model.entry import Entry
@@ -19,9 +19,15 @@ from transfers.model.entry import Entry
 # These runtimes start the tool as a child of a daemon, so that the job's own CPU time does not include it.
 DAEMON_CONTAINERS = frozenset({"docker", "podman"})
 RUN_ID = IDENTIFIER
+_LIKE_AN_ID = re.compile(rf"[0-9a-f]{{8}}(-[0-9a-f-]*)?|{LATEST}(:.*)?", re.DOTALL)
 # wider than the schema, but without characters that are special in a shell or JSON
 OUTPUT_ID = re.compile(r"[A-Za-z0-9_,.-]{1,200}")
 FROM_RUN = "run:"  # prefix of an input, and of an input's identity, that is the output of a run
+
+
+def is_run_name(text: str) -> bool:
+    """Return whether a run can be found by this name: it is neither `latest` nor like the id of another run."""
+    return bool(text) and not _LIKE_AN_ID.fullmatch(text)
 
 
 class State(StrEnum):

@@ -13,7 +13,7 @@ from typing import Any
 from hibali.amounts import NONE
 from hibali.config.settings import Settings, site_for_runs
 from hibali.documents import canonical_digest, read_json_file
-from hibali.errors import RefusedError
+from hibali.errors import RefusedError, UsageError
 from registry.catalogue import Catalogue
 from registry.invocation import Invocation, read_invocation
 from registry.parameters import Row, check_tasks, make_rows
@@ -31,7 +31,7 @@ from runs.inputs import (
     locate_for_site,
     require_local,
 )
-from runs.model import Input, Run
+from runs.model import Input, Run, is_run_name
 from runs.outputs import Reference
 from runs.request import ComputeSite, JobOptions, Request, TaskRequest, Workload, compute_site
 from runs.schedulers.base import Resources
@@ -172,6 +172,7 @@ def read_request(
         located: The inputs, if they were located without a site before.
         identify: Hash the inputs; without it nothing is read, as for a dry run.
     """
+    _check_name(options.name)
     compute, sweep = compute_site_of(settings, site_name), options.sweep or SweepOptions(None)
     if not workload.tasks:
         compute.container.image_name(workload.pipeline.container)
@@ -195,6 +196,16 @@ def read_request(
     dependencies = replace(request.job.dependencies, hold=options.start.hold)
     request = replace(request.with_job(dependencies=dependencies), new=options.new)
     return with_requested_job(request, options.job)
+
+
+def _check_name(name: str) -> None:
+    if name and not is_run_name(name):
+        raise UsageError(
+            "usage",
+            "such a name could mean another run: it is `latest` or like the beginning of an id",
+            subject=f"--name {name}",
+            hint=f"Choose another name, such as run-{name}",
+        )
 
 
 def read_workload(pipeline: Pipeline, file: Path | None, sweep: SweepOptions | None) -> Workload:

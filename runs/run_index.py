@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from hibali.journal_index import IndexRow, JournalIndex, Value
 from hibali.ledger import LATEST, ledger_folder
-from hibali.unreadable import collect_unreadable
-from runs.model import RUN_ID, State
+from hibali.unreadable import Unreadable, collect_unreadable
+from runs.model import RUN_ID, State, is_run_name
 from runs.records import read_run
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ _COLUMNS = (
     "pipeline",
     "command_name",
 )
+_TIME = len("20260102-030405")  # of an id: when the run was created
 _INDEXED = ("began, name", "key", "state, site", "pipeline_digest")
 
 
@@ -72,12 +73,23 @@ def find_latest_run_ids(chosen: RunFilter, most: int | None = None) -> tuple[lis
 
 
 def find_names(typed: str) -> list[str]:
-    """Return the ids of the runs with this name, of `latest` the latest run, and of `latest:PIPELINE` that of a pipeline."""
+    """Return the ids of the runs with this name, of `latest` the latest run, and of `latest:PIPELINE` that of a pipeline.
+
+    Raises `UnreadableStateError` if a run whose record is unreadable may be later than the latest one.
+    """
     word, colon, pipeline = typed.partition(":")
-    with collect_unreadable():  # damaged records have no name
+    with collect_unreadable() as damaged:  # they have no name
         if word == LATEST and (pipeline or not colon):
-            return find_latest_run_ids(RunFilter(pipeline=pipeline or None), 1)[0]
-        return find_run_ids(RunFilter(name=typed)) if typed else []
+            found, _ = find_latest_run_ids(RunFilter(pipeline=pipeline or None), 1)
+            _refuse_later(damaged, *found)
+            return found
+        return find_run_ids(RunFilter(name=typed)) if is_run_name(typed) else []
+
+
+def _refuse_later(damaged: Unreadable, latest: str = "") -> None:
+    for path in map(Path, damaged):
+        if path.stem[:_TIME] >= latest[:_TIME]:
+            read_run(path.stem, path)  # raises, unless only some lines are damaged
 
 
 def read_latest_names(most: int) -> list[tuple[str, str, str]]:
@@ -114,7 +126,12 @@ def _condition(chosen: RunFilter) -> tuple[str, list[Value]]:
         found.append(("has_job", []))
     if chosen.single:
         found.append(("NOT is_sweep", []))
-    return " AND ".join(text for text, _ in found), [each for _, values in found for each in values]
+    values = [each for _, some in found for each in some]
+    try:
+        "".join(map(str, values)).encode()
+    except UnicodeEncodeError:  # SQLite takes, and has, no such text
+        return "0", []
+    return " AND ".join(text for text, _ in found), values
 
 
 def _index() -> JournalIndex:

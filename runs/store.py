@@ -31,7 +31,6 @@ from runs.records import check_run_id, read_run
 from runs.run_index import RunFilter, find_names, find_run_ids
 
 _SITE = re.compile(rb'"site":"([^"]*)"')
-_LIKE_AN_ID = re.compile(r"[0-9]{8}-[0-9a-f-]*|[0-9a-f]{8}|latest(:.*)?", re.DOTALL)
 
 
 class RunStore:
@@ -96,21 +95,20 @@ class RunStore:
     def find_id(self, typed: str) -> str:
         """Return the id of the run with this id, part of an id, or name, or of `latest` or `latest:PIPELINE`.
 
-        Raises `NotFoundError` if there is none, `UsageError` if several have it.
+        Raises `NotFoundError` if there is none, `UsageError` if several have it, `UnreadableStateError` as `find_names` does.
         """
         return find_identifier(self._folder, typed, find_names) or check_run_id(typed)
 
     def find_ids(self, typed: Iterable[str], *, only: bool) -> tuple[str, ...]:
         """Return the ids of runs, each once; text that is no id is returned as it was typed, for the caller.
 
-        If the parameter does not take `only` runs, a file and what does not look like an id are returned as typed, too.
+        If the parameter does not take `only` runs, a file is returned as typed, too.
         Raises `UsageError` if several runs have it.
         """
         found = []
         for each in typed:
             try:
-                is_id = only or (_LIKE_AN_ID.fullmatch(each) and not os.path.lexists(each))
-                found.append(self.find_id(each) if is_id else each)
+                found.append(self.find_id(each) if only or not os.path.lexists(each) else each)
             except NotFoundError:
                 found.append(each)
         return tuple(dict.fromkeys(found))

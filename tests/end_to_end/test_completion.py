@@ -103,6 +103,10 @@ def test_runs_are_completed_by_names_and_parts_of_ids(known: Any) -> None:
     RunStore().begin(run_id, "k" * 64, {**fields, "name": "$(touch mark)"})
     assert offered(known, "hibali runs show ") == {"latest", "0a1b2c3d", "\\$\\(touch\\ mark\\)"}
     assert offered(known, "hibali runs cancel 2") == {run_id}
+    for last, name in (("1", "--yes"), ("2", "20260104")):
+        RunStore().begin(f"{run_id[:-1]}{last}", "k" * 64, {**fields, "name": name})
+    assert offered(known, "hibali runs clean ") >= {"latest", "0a1b2c31", "0a1b2c32"}
+    assert not offered(known, "hibali runs clean ") & {"--yes", "20260104"}
     assert offered(known, "hibali runs logs latest:") == {"bet"}
     operations = offered(known, "hibali history show ")
     assert "latest" in operations

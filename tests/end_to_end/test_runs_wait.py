@@ -92,7 +92,11 @@ def test_unique_prefixes_of_ids_are_accepted(bench: Bench, go: Path) -> None:
         assert refused["code"] == "ambiguous-id"
         assert first in refused["message"]
         assert second in refused["message"]
-    assert hibali("runs", "show", "zz", "--json", exit=3).last["code"] == "no-such-run"
+    for unknown in ("zz", first[-4:], first[5:12], first[:3], "\udcff", "latest:\udcff"):
+        assert hibali("runs", "cancel", unknown, "--json", exit=3).last["code"] == "no-such-run"
+    for name in ("20260104", "latest", "20260109-111111-77777777"):
+        refused = hibali(*bench.line(bench.answers()), f"--name={name}", "--json", exit=2).last
+        assert refused["about"] == f"--name {name}"
     listed = hibali("runs", "list", "--state", "succeeded,failed", "--json", exit=0)
     assert listed.last["count"] == 3
     assert hibali("runs", "list", "--state", "RUNNING", "--json", exit=0).last["count"] == 0

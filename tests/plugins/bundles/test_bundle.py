@@ -85,9 +85,9 @@ def test_differing_outputs_are_reported_file_by_file(hibali: Any) -> None:
 def test_bundles_are_reproducible_and_a_killed_command_resumes(bench: Bench) -> None:
     hibali = bench.hibali
     (bench.folder / "a b%.txt").write_text("strange\n")
-    run_id = run_at(bench, bench.answers(more=["./a b%.txt"]))
-    for name in ("one.zip", "two.zip"):
-        hibali("bundle", "create", run_id, "-o", name, exit=0)
+    run_id = run_at(bench, bench.answers(more=["./a b%.txt"]), "--name", "strange")
+    for what, name in ((run_id, "one.zip"), ("strange", "two.zip")):
+        hibali("bundle", "create", what, "-o", name, exit=0)
     assert (bench.folder / "one.zip").read_bytes() == (bench.folder / "two.zip").read_bytes()
     with zipfile.ZipFile(bench.folder / "one.zip") as archive:
         assert "inputs/1/a%20b%25.txt" in archive.namelist()

@@ -12,10 +12,11 @@ import pytest
 
 from hibali.errors import NotFoundError, UsageError
 from hibali.files import state_folder
-from hibali.unreadable import collect_unreadable
+from hibali.unreadable import UnreadableStateError, collect_unreadable
 from registry.catalogue import Catalogue
 from registry.descriptor import read_descriptor
 from runs.model import State
+from runs.run_index import RunFilter
 from runs.store import RunStore, runs_by_site, runs_of
 from tests.support.catalogues import raw
 
@@ -169,9 +170,47 @@ def test_runs_are_found_by_name_and_as_the_latest_of_a_pipeline() -> None:
             run_store.find_id(unknown)
     with pytest.raises(UsageError, match="several"):
         run_store.find_id("a")
-    assert run_store.find_ids(["latest", "answers.json", "a"], only=False) == (
-        "20260102-000000-00000004", "answers.json", "a",
+    assert run_store.find_ids(["latest", "answers.json", "../x"], only=False) == (
+        "20260102-000000-00000004", "answers.json", "20260102-000000-00000002",
     )  # fmt: skip
+
+
+@pytest.mark.usefixtures("hibali_home")
+@pytest.mark.parametrize("name", ["20260104", "20260109-111111-77777777", "0a1b2c3e", "20260109-"])
+def test_a_recorded_name_that_is_like_an_id_finds_no_run(name: str) -> None:
+    fields = {**FIELDS, "pipeline": "bet@1.0", "pipeline_digest": OTHER, "site": "here", "name": name}
+    RunStore().begin(run_id(1), "k" * 64, fields)
+    with pytest.raises(NotFoundError):
+        RunStore().load(RunStore().find_id(name))
+
+
+@pytest.mark.usefixtures("hibali_home")
+def test_latest_is_refused_if_an_unreadable_run_may_be_later() -> None:
+    for number in (1, 2, 3):
+        begin(number, OTHER, "here")
+    path = state_folder() / "runs" / f"{run_id(1)}.jsonl"
+    path.write_text("{}\n")
+    assert RunStore().find_id("latest") == run_id(3)
+    path = path.with_name(f"{run_id(3)}.jsonl")
+    path.write_text(f"{path.read_text()}[]\n")
+    assert RunStore().find_id("latest") == run_id(3)
+    path.write_text("{}\n")
+    for typed in ("latest", "latest:tool"):
+        with pytest.raises(UnreadableStateError) as raised:
+            RunStore().find_id(typed)
+        assert raised.value.subject == str(path)
+    with pytest.raises(UnreadableStateError):
+        RunStore().find_id("latest:other")
+    assert RunStore().find_id(run_id(2)) == run_id(2)
+
+
+@pytest.mark.usefixtures("hibali_home")
+@pytest.mark.parametrize("typed", ["\udcff", "latest:\udcff", "latest\ud800"])
+def test_text_that_is_not_utf8_finds_no_run(typed: str) -> None:
+    begin(1, OTHER, "here")
+    with pytest.raises(NotFoundError):
+        RunStore().find_id(typed)
+    assert RunStore().find(RunFilter(pipeline=typed)) == []
 
 
 @pytest.mark.usefixtures("hibali_home")
