@@ -43,6 +43,8 @@ _BY_METAVAR = {
     "FROM": (ENDS,),
     "TO": (ENDS,),
     "LOCATION": (ENDS,),
+    "PLACE": (PLACES,),
+    "DATASET": (ENDS,),
     "PIPELINE": (PIPELINES,),
     "NAME@VERSION": (PIPELINES,),
     "NAME[@VERSION]": (PIPELINES,),
@@ -114,11 +116,13 @@ def _complete(
 
 
 def kinds_of(parameter: click.Parameter, context: click.Context) -> tuple[str, ...]:
-    """Return the kinds of values that a parameter takes, by its metavar."""
+    """Return the kinds of values that a parameter takes, by its metavar, of several the last."""
     name = str(parameter.name)
     if isinstance(parameter, click.Option) and parameter.is_flag:
         return ()
-    metavar = (parameter.metavar or "").removeprefix("[").replace("...", "").removesuffix("]")
+    metavar = (
+        (parameter.metavar or "").rpartition(" ")[2].removeprefix("[").replace("...", "").removesuffix("]")
+    )
     if metavar.count("[") > metavar.count("]"):
         metavar += "]"
     group = (context.parent.info_name if context.parent is not None else None) or ""
