@@ -167,7 +167,10 @@ def _place_names(context: click.Context, incomplete: str) -> Iterator[str]:
     site = settings.sites[name or settings.default_site]
     if "/" not in typed:
         yield from (f"{name}:@{root}/" for root in sorted(site.roots))
-    yield from (f"{name}:{place.partition(':')[2]}" for place in places_like(site.name, typed))
+    here = "./" if typed.startswith("./") else ""
+    for place in places_like(site.name, typed.removeprefix("./")):
+        path = place.partition(":")[2]
+        yield f"{name}:{'./' if path.startswith(':') else here}{path}"  # SITE::PATH is refused
 
 
 def _pipeline_names(context: click.Context, incomplete: str) -> Iterator[str]:
