@@ -43,6 +43,8 @@ _BY_METAVAR = {
     "FROM": (ENDS,),
     "TO": (ENDS,),
     "LOCATION": (ENDS,),
+    "PLACE": (PLACES,),
+    "DATASET": (ENDS,),
     "PIPELINE": (PIPELINES,),
     "NAME@VERSION": (PIPELINES,),
     "NAME[@VERSION]": (PIPELINES,),
@@ -114,11 +116,13 @@ def _complete(
 
 
 def kinds_of(parameter: click.Parameter, context: click.Context) -> tuple[str, ...]:
-    """Return the kinds of values that a parameter takes, by its metavar."""
+    """Return the kinds of values that a parameter takes, by its metavar, of several the last."""
     name = str(parameter.name)
     if isinstance(parameter, click.Option) and parameter.is_flag:
         return ()
-    metavar = (parameter.metavar or "").removeprefix("[").replace("...", "").removesuffix("]")
+    metavar = (
+        (parameter.metavar or "").rpartition(" ")[2].removeprefix("[").replace("...", "").removesuffix("]")
+    )
     if metavar.count("[") > metavar.count("]"):
         metavar += "]"
     group = (context.parent.info_name if context.parent is not None else None) or ""
@@ -163,7 +167,10 @@ def _place_names(context: click.Context, incomplete: str) -> Iterator[str]:
     site = settings.sites[name or settings.default_site]
     if "/" not in typed:
         yield from (f"{name}:@{root}/" for root in sorted(site.roots))
-    yield from (f"{name}:{place.partition(':')[2]}" for place in places_like(site.name, typed))
+    here = "./" if typed.startswith("./") else ""
+    for place in places_like(site.name, typed.removeprefix("./")):
+        path = place.partition(":")[2]
+        yield f"{name}:{'./' if path.startswith(':') else here}{path}"  # SITE::PATH is refused
 
 
 def _pipeline_names(context: click.Context, incomplete: str) -> Iterator[str]:

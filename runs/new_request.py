@@ -174,6 +174,7 @@ def read_request(
     """
     _check_name(options.name)
     compute, sweep = compute_site_of(settings, site_name), options.sweep or SweepOptions(None)
+    workload = name_sites(workload, settings)
     if not workload.tasks:
         compute.container.image_name(workload.pipeline.container)
     if identify:
@@ -239,6 +240,44 @@ def make_tasks(
         )
     )
     return Workload(pipeline, Invocation(dict(values), dict(values)), tuple(files_of(tasks)), tasks=tasks)
+
+
+def name_sites(workload: Workload, settings: Settings) -> Workload:
+    """Return a workload whose files at the default site have its name, so that its records and keys mean the same under another default.
+
+    Raises `UsageError` if they need a default site and there is none.
+    """
+
+    def named(invocation: Invocation) -> Invocation:
+        values, written = (
+            with_sites(workload.pipeline, each, settings)
+            for each in (invocation.values, invocation.as_written)
+        )
+        return replace(invocation, values=values, as_written=written)
+
+    tasks = tuple(
+        replace(
+            task,
+            values=with_sites(workload.pipeline, task.values, settings),
+            invocation=named(task.invocation),
+        )
+        for task in workload.tasks
+    )
+    invocation = named(workload.invocation)
+    inputs = tuple(files_of(tasks) if tasks else list_inputs(invocation))
+    return replace(workload, invocation=invocation, inputs=inputs, tasks=tasks)
+
+
+def with_sites(pipeline: Pipeline, values: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
+    """Return values in which `:PATH` of a file has the name of the default site. Raises `UsageError` without one."""
+
+    def named(value: Any) -> Any:
+        if isinstance(value, list):
+            return [named(each) for each in value]
+        return settings.with_site(value) if isinstance(value, str) else value
+
+    files = {each.id for each in pipeline.inputs if each.kind == "File"}
+    return {name: named(value) if name in files else value for name, value in values.items()}
 
 
 def several_allowed(workload: Workload) -> Callable[[Input], bool]:

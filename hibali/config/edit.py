@@ -47,6 +47,14 @@ def _check_table(
     wrong: list[Wrong] = []
     around = {key: value for key, value in tomllib.loads(text).items() if key in _AROUND}
     sites = {**around.pop("sites", {}), **others, name: dict(table)}
+    other = alike(name, sites)
+    if other:
+        raise UsageError(
+            "invalid-site",
+            f"its name differs from that of {other} only in upper and lower case",
+            subject=name,
+            hint="Choose another name.",
+        )
     found = read_document({**around, "version": 1, "sites": sites}, wrong).sites
     if wrong:
         keys = [each.keys[2:] if each.keys[1:2] == (name,) else each.keys for each in wrong]
@@ -231,14 +239,6 @@ def read_text(config: str | None) -> tuple[Path, str]:
 
 def _compare(settings: Settings, site: Site, text: str, table: Mapping[str, Any], *, replace: bool) -> Change:
     found = settings.sites.get(site.name)
-    other = alike(site.name, settings.sites)
-    if other:
-        raise UsageError(
-            "invalid-site",
-            f"its name differs from that of {other} only in upper and lower case",
-            subject=site.name,
-            hint="Choose another name.",
-        )
     if found is None:
         return "added"
     if found == site:

@@ -93,7 +93,8 @@ class Settings:
             )
         if name not in self.sites:
             message = f"{SITE_VARIABLE} is not the name of a configured site"
-            raise UsageError("unknown-site", message, subject=name, hint=self._hint(name))
+            hint = f"{did_you_mean(name, self.sites)}Set it to one of `hibali sites list`, or unset it: unset {SITE_VARIABLE}"
+            raise UsageError("unknown-site", message, subject=name, hint=hint)
         return name
 
     def site(self, name: str) -> Site:

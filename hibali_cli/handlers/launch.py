@@ -111,6 +111,7 @@ def _choose_request(
     common: Common, workload: Workload, invocation_path: Path | None, options: RunOptions
 ) -> Request:
     """Choose the best of several sites by the inputs of all tasks, and return the request there."""
+    workload = new_request.name_sites(workload, common.settings())
     several = new_request.several_allowed(workload)
     located = locate_files(workload.inputs, common.settings(), None, several=several)
     named = replace(workload, name=options.name, after=options.start.after)

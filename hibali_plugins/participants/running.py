@@ -37,7 +37,7 @@ from hibali_plugins.participants.assignment import (
 from registry.catalogue import Catalogue
 from registry.pipeline import Pipeline
 from runs.model import Run
-from runs.new_request import make_tasks
+from runs.new_request import make_tasks, with_sites
 from runs.outputs import read_reference
 from runs.request import Workload
 from runs.run_index import RunFilter
@@ -175,7 +175,8 @@ def _assign(
 
     dataset = read_location(options.dataset, settings)
     participants = find_participants(dataset, on_event, sessions=options.sessions)
-    return assign_values(pipeline, values, participants, locate, sessions=options.sessions)
+    named = with_sites(pipeline, values, settings)  # the data of another default site are other values
+    return assign_values(pipeline, named, participants, locate, sessions=options.sessions)
 
 
 def _runs_of(common: Common, pipeline: Pipeline, on_event: Listener) -> list[Run]:

@@ -78,28 +78,31 @@ def pin_default_site(
 ) -> tuple[tuple[str, ...], dict[str, str]]:
     """Return the command and its environment with the default site named, so that a later default does not redirect it.
 
-    A command that runs pipelines may read `:PATH` in a file of values, too, so that it gets HIBALI_SITE. Raises `UsageError` if a
-    default site is needed and there is none.
+    The environment gets it also as HIBALI_SITE, for what is no place by itself, such as `:PATH` in a file of values. Raises
+    `UsageError` if a default site is needed and there is none.
     """
     command = parse_command(argv)
-    settings = _settings(common, command)
-    settings = replace(settings, default_site=environment.get(SITE_VARIABLE) or settings.default_site)
-    places = {text for kind in (PLACES, ENDS) for _, text in command.texts(kind)}
-    places |= {text for _, text in command.used(READ, WRITTEN, OUTPUT_PLACE)}
-    pinned = []
-    for each in argv:
-        option, equals, value = each.partition("=") if each.startswith("--") else ("", "", each)
-        pinned.append(f"{option}{equals}{settings.with_site(value) if value in places else value}")
+    settings = _settings(common, command, environment)
+    pinned = list(argv)
+    for number, word in enumerate(argv):
+        option, equals, value = word.rpartition("=") if word.startswith("--") else ("", "", word)
+        named = [*pinned[:number], f"{option}{equals}SITE{value}", *pinned[number + 1 :]]
+        if value.startswith(":") and _differ_in_places(parse_command(pinned), parse_command(named)):
+            pinned[number] = f"{option}{equals}{settings.with_site(value)}"
     for parameter in command.context.command.params:
-        if parameter.type is not SITE:
-            continue
-        if settings.default_site:
-            environment = {SITE_VARIABLE: settings.default_site, **environment}
-        if not command.values(str(parameter.name)):
+        if parameter.type is SITE and not command.values(str(parameter.name)):
             words = len(command.name.split())
             option = parameter.opts[-1]
             pinned[words:words] = [option, settings.require_default_site(option)]
-    return tuple(pinned), dict(environment)
+    site = {SITE_VARIABLE: settings.default_site} if settings.default_site else {}
+    return tuple(pinned), {**site, **environment}
+
+
+def _differ_in_places(one: Command, other: Command) -> bool:
+    """Return whether two parses of a command differ only in places: the same text may also be the value of another option."""
+    names = {name for name in one.context.params if one.values(name) != other.values(name)}
+    places = [each for each in one.context.command.params if each.name in names and one.takes_place(each)]
+    return 0 < len(names) == len(places)
 
 
 def find_problems(common: Common, schedule: Schedule, *, connect: bool = True) -> list[HibaliError]:
@@ -154,6 +157,11 @@ class Command:
                 for value in self.values(str(parameter.name)):
                     yield parameter.type, str(value)
 
+    def takes_place(self, parameter: click.Parameter) -> bool:
+        """Return whether a parameter takes a place, on this machine or at a site."""
+        kinds = kinds_of(parameter, self.context)
+        return bool({PLACES, ENDS} & {*kinds}) or parameter.type in {READ, WRITTEN, OUTPUT_PLACE}
+
     def texts(self, kind: str) -> Iterator[tuple[click.Parameter, str]]:
         """Yield the values of parameters that take a name of this kind."""
         for parameter in self.context.command.params:
@@ -199,7 +207,7 @@ def find_mistakes(common: Common, schedule: Schedule) -> list[HibaliError]:
     except NotFoundError as problem:
         return [problem]
     with contextlib.chdir(schedule.folder):
-        settings = _settings(common, command)
+        settings = _settings(common, command, schedule.environment)
         checks: Iterable[Callable[[], None]] = (
             lambda: _check_interactive(command),
             lambda: _check_names(command, settings),
@@ -219,7 +227,7 @@ def find_endpoints(common: Common, schedule: Schedule) -> list[ScheduleEndpoint]
     """Return every location that the command reads or writes."""
     command = parse_command(schedule.command)
     with contextlib.chdir(schedule.folder):
-        settings = _settings(common, command)
+        settings = _settings(common, command, schedule.environment)
         return [
             ScheduleEndpoint(read_location(text, settings), use is READ)
             for use, text in command.used(READ, WRITTEN)
@@ -235,7 +243,8 @@ def find_unreachable(
     problems = [problem for problem in found if problem is not None]
     if command.name == "run" and not command.context.params["dry_run"]:
         with contextlib.chdir(schedule.folder):
-            problems += _dry_run(common, schedule) or _missing_inputs(command, _settings(common, command))
+            settings = _settings(common, command, schedule.environment)
+            problems += _dry_run(common, schedule) or _missing_inputs(command, settings)
     return problems
 
 
@@ -274,9 +283,10 @@ def _check_folder(schedule: Schedule) -> None:
         )
 
 
-def _settings(common: Common, command: Command) -> Settings:
-    """Return the configuration that the command will read."""
-    return replace(common, config=command.context.params.get("config") or common.config).settings()
+def _settings(common: Common, command: Command, environment: Mapping[str, str]) -> Settings:
+    """Return the configuration that the command will read, with the default site of its environment."""
+    settings = replace(common, config=command.context.params.get("config") or common.config).settings()
+    return replace(settings, default_site=environment.get(SITE_VARIABLE) or settings.default_site)
 
 
 def _check_interactive(command: Command) -> None:

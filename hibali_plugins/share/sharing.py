@@ -99,7 +99,7 @@ def _remove_ended(common: Common) -> int | None:
     ended = ended_shares()
     for share in ended:
         with failures.collect():
-            location = read_location(share.place, settings)
+            location = read_location(share.place, settings, literal=True)
             with listening(common, f"share rm {location.text}") as on_event:
                 done = remove_share(location, share.grant.who, None, on_event)
             _report(common, location, done, "removed")

@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hibali.amounts import format_duration, format_size
@@ -39,8 +40,8 @@ def show_status(common: Common, folder: str | None, **options: Any) -> int | Non
     """Show what runs now, or how a folder differs from its last transfer; return the exit code."""
     _check_options(folder, options)
     if folder is not None:
-        if folder.partition(":")[0] in common.settings().sites:
-            site = folder.partition(":")[0]
+        site, colon, _ = folder.partition(":")
+        if site in common.settings().sites and (colon or not Path(folder).is_dir()):
             raise UsageError(
                 "usage",
                 "status takes a folder of this machine",

@@ -164,7 +164,10 @@ def test_a_name_that_differs_only_by_case_is_2(hibali: Any) -> None:
     hibali("sites", "add", "--no-check", "--local", "/x", "Lab_1", exit=0)
     refused = hibali("sites", "add", "--no-check", "--local", "/x", "lab_1", "--json", exit=2).last
     assert "Lab_1" in refused["message"]
-    hibali("sites", "add", "--no-check", "--local", "/y", "LAB_1", "--replace", exit=2)
+    refused = hibali(
+        "sites", "add", "--no-check", "--local", "/y", "LAB_1", "--replace", "--json", exit=2
+    ).last
+    assert refused["message"] == "its name differs from that of Lab_1 only in upper and lower case"
 
 
 def test_a_removed_site_is_no_longer_the_default(hibali: Any) -> None:

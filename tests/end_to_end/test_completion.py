@@ -28,7 +28,7 @@ def known(hibali: Any) -> Any:
     (data / "raw").mkdir(parents=True)
     (data / "raw data").mkdir()
     (data / "read.me").touch()
-    for hostile in ("hostile\n$(touch mark)", "$(touch mark)", "*"):
+    for hostile in ("hostile\n$(touch mark)", "$(touch mark)", "*", ":s"):
         (data / hostile).touch()
     hibali("sites", "add", "here", "--local", data, "--no-check", exit=0)
     script = folder / "marks"
@@ -91,6 +91,11 @@ def test_names_are_completed_without_contacting_a_site(known: Any) -> None:
     assert offered(known, "hibali ls :r") == set()
     known("config", "set", "default-site", "here", exit=0)
     assert offered(known, "hibali ls :r") == {"raw/", "raw\\ data/", "read.me"}
+    for typed in (":", ":./", "here:", "here:./"):
+        assert "./:s" in offered(known, f"hibali ls {typed}")
+    assert ":s" not in offered(known, "hibali ls :")
+    assert offered(known, "hibali ls :./re") == {"./read.me"}
+    known("ls", ":./:s", exit=0)
     known.home.config.write_text("not toml [")
     assert offered(known, "hibali sites show ") == set()
     assert not (known.home.folder / "mark").exists()

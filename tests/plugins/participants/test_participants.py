@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import random
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -90,6 +91,33 @@ def test_only_those_who_are_missing_run_again(hibali: Any) -> None:
     nothing = hibali(*study.line("--only-missing"), exit=0)
     assert b"5 participants succeeded before" in nothing.err
     assert study.times_run()["001"] == 1
+
+
+def test_the_data_of_another_default_site_are_not_done(hibali: Any) -> None:
+    study = Study(hibali, 2)
+    study.bench.add_local_site()
+    values = study.folder / "values.json"
+    values.write_text(values.read_text().replace("bids/", ":bids/"))
+    for site in ("other", "first"):
+        hibali("sites", "add", site, "--local", study.folder / site, "--no-check", exit=0)
+        shutil.copytree(study.folder / "bids", study.folder / site / "bids")
+        hibali("config", "set", "default-site", site, exit=0)
+    (study.notes / "fail-002").touch()
+    hibali(*study.line(), exit=7)
+    assert study.states() == {"001": "SUCCEEDED", "002": "FAILED"}
+    single = {
+        **json.loads(values.read_text()),
+        "image": ":bids/sub-002/anat/T1w.txt",
+        "participant_label": "002",
+    }
+    (study.folder / "single.json").write_text(json.dumps(single))
+    (study.notes / "fail-002").unlink()
+    hibali(*study.bench.line("single.json", "--wait"), exit=0)
+    assert study.states() == {"001": "SUCCEEDED", "002": "SUCCEEDED"}
+    hibali("config", "set", "default-site", "other", exit=0)
+    assert study.states() == {"001": "MISSING", "002": "MISSING"}
+    hibali(*study.line("--only-missing"), exit=0)
+    assert study.times_run() == {"001": 2, "002": 3}
 
 
 def rows_of(path: Path) -> list[dict[str, str]]:

@@ -142,8 +142,12 @@ def test_a_schedule_keeps_the_default_site_of_when_it_was_added(local_there: Tra
         ["run", "--site", "there", "count-letters@1.0", "--wait", "--collect=there:back"],
         {"HIBALI_SITE": "there"},
     )
-    assert shown("ls", "other:") == (["ls", "other:"], {})
-    assert shown("push", "source", ":data") == (["push", "source", "there:data"], {})
+    site = {"HIBALI_SITE": "there"}
+    assert shown("ls", "other:") == (["ls", "other:"], site)
+    assert shown("share", "add", ":x", "--with=:x") == (["share", "add", "there:x", "--with=:x"], site)
+    assert shown("runs", "participants", "count-letters", ":x")[0][-1] == "there:x"
+    excluded = ("push", "source", ":data", "--exclude", ":data", "--exclude=:data")
+    assert shown(*excluded) == (["push", "source", "there:data", *excluded[3:]], site)
     there.hibali("config", "set", "default-site", "other", exit=0)
     there.hibali("schedule", "run", "nightly", exit=0)
     assert there.there() == {b"a": b"1"}

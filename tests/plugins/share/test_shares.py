@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -231,6 +232,21 @@ def test_a_share_of_what_is_gone_ends_without_an_error(hibali: Any, here: str, b
     shutil.rmtree(brain)
     wait_for(lambda: hibali("share", "rm", "--ended", "--json", exit=0).lines)
     assert [line["kind"] for line in hibali("share", "list", "--json", exit=0).lines] == ["end"]
+
+
+def test_a_recorded_place_with_two_colons_ends_as_well(hibali: Any, open_folder: Path) -> None:
+    """Check a record of an earlier version: SITE::PATH is refused only where a person types it."""
+    (open_folder / ":x").write_text("x")
+    hibali("sites", "add", "mine", "--local", open_folder, "--no-check", exit=0)
+    hibali("share", "add", "mine:./:x", "--with", "nobody", "--until", "1s", exit=0)
+    [journal] = hibali.home.state.rglob("shares/*.jsonl")
+    who = json.loads(journal.read_text().splitlines()[0])["who"]
+    name = hashlib.sha256(f"{who}\0mine::x".encode("ascii")).hexdigest()[:32]
+    journal.write_text(journal.read_text().replace("mine:./:x", "mine::x"))
+    journal.rename(journal.with_name(f"{name}.jsonl"))
+    wait_for(lambda: hibali("share", "rm", "--ended", "--json", exit=0).lines)
+    assert [line["kind"] for line in hibali("share", "list", "--json", exit=0).lines] == ["end"]
+    assert hibali("share", "list", "mine::x", "--json", exit=2).last["code"] == "bad-location"
 
 
 def test_what_keeps_a_share_from_working_is_said_and_not_proven(hibali: Any, here: str, brain: Path) -> None:

@@ -123,6 +123,16 @@ def test_a_folder_is_compared_with_its_last_transfer(local_there: Transfers) -> 
     assert (found[-1]["direction"], found[-1]["place"]) == ("pulled", "there:data")
 
 
+def test_a_folder_may_have_the_name_of_a_site(local_there: Transfers) -> None:
+    hibali, cwd = local_there.hibali, local_there.folder / "elsewhere"
+    (cwd / "there").mkdir(parents=True)
+    hibali("push", "./there", "there:named", cwd=cwd, exit=0)
+    assert b"Last pushed to there:named" in hibali("status", "there", cwd=cwd, exit=0).out
+    assert hibali("status", "there:named", "--json", cwd=cwd, exit=2).last["code"] == "usage"
+    (cwd / "there").rmdir()
+    assert hibali("status", "there", "--json", cwd=cwd, exit=2).last["code"] == "usage"
+
+
 def test_what_changed_there_is_found_in_every_kind_of_store(there: Transfers) -> None:
     there.make({b"same": b"1", b"replaced": b"2", b"removed": b"3", b"sub/x": b"4"})
     there.push()

@@ -335,6 +335,8 @@ def test_without_a_default_site_it_is_refused() -> None:
     with pytest.raises(UsageError) as raised:
         read_location(":a", Settings(Path("c"), SITES, default_site="gone"))
     assert (raised.value.code, raised.value.subject) == ("unknown-site", "gone")
+    assert "unset HIBALI_SITE" in raised.value.hint
+    assert "sites add" not in raised.value.hint
 
 
 def test_a_default_site_is_no_local_file() -> None:
