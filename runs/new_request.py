@@ -14,6 +14,7 @@ from hibali.amounts import NONE
 from hibali.config.settings import Settings, site_for_runs
 from hibali.documents import canonical_digest, read_json_file
 from hibali.errors import RefusedError, UsageError
+from hibali.ledger import IDENTIFIER
 from registry.catalogue import Catalogue
 from registry.invocation import Invocation, read_invocation
 from registry.parameters import Row, check_tasks, make_rows
@@ -31,7 +32,7 @@ from runs.inputs import (
     locate_for_site,
     require_local,
 )
-from runs.model import Input, Run, is_run_name
+from runs.model import Input, Run
 from runs.outputs import Reference
 from runs.request import ComputeSite, JobOptions, Request, TaskRequest, Workload, compute_site
 from runs.schedulers.base import Resources
@@ -200,10 +201,10 @@ def read_request(
 
 
 def _check_name(name: str) -> None:
-    if name and not is_run_name(name):
+    if name.partition(":")[0] == "latest" or IDENTIFIER.fullmatch(name):
         raise UsageError(
             "usage",
-            "such a name could mean another run: it is `latest` or like the beginning of an id",
+            "such a name could mean another run: it is `latest` or like an id",
             subject=f"--name {name}",
             hint=f"Choose another name, such as run-{name}",
         )

@@ -94,7 +94,7 @@ def test_unique_prefixes_of_ids_are_accepted(bench: Bench, go: Path) -> None:
         assert second in refused["message"]
     for unknown in ("zz", first[-4:], first[5:12], first[:3], "\udcff", "latest:\udcff"):
         assert hibali("runs", "cancel", unknown, "--json", exit=3).last["code"] == "no-such-run"
-    for name in ("20260104", "latest", "20260109-111111-77777777"):
+    for name in ("latest:x", "latest", "20260109-111111-77777777"):
         refused = hibali(*bench.line(bench.answers()), f"--name={name}", "--json", exit=2).last
         assert refused["about"] == f"--name {name}"
     listed = hibali("runs", "list", "--state", "succeeded,failed", "--json", exit=0)
