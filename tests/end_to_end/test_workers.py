@@ -49,7 +49,7 @@ def check_complete(there: Transfers) -> None:
     assert (again["files_moved"], again["files_kept"]) == (0, len(TREE))
 
 
-@pytest.fixture(params=["local", pytest.param("ssh", marks=pytest.mark.heavy), "s3"])
+@pytest.fixture(params=["local", *(pytest.param(word, marks=pytest.mark.heavy) for word in ("ssh", "s3"))])
 def there(request: pytest.FixtureRequest, transfers_to: Callable[[str], Transfers]) -> Transfers:
     place = transfers_to(request.param)
     place.make(TREE)

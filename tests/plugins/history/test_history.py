@@ -145,7 +145,9 @@ def test_an_operation_is_shown_by_a_part_of_its_id(local_there: Transfers) -> No
     assert local_there.hibali(*show, short, "--json", exit=0).last["id"] == last
     assert local_there.hibali(*show, "latest", "--json", exit=0).last["id"] == pushed[-1]
     assert local_there.hibali(*show, last[-8:], "--json", exit=0).last["id"] == last
-    assert local_there.hibali(*show, "2", "--json", exit=2).last["code"] == "ambiguous-id"
+    common = next(last[:n] for n in range(30, 3, -1) if all(each.startswith(last[:n]) for each in operations))
+    assert local_there.hibali(*show, common, "--json", exit=2).last["code"] == "ambiguous-id"
+    assert local_there.hibali(*show, last[:3], "--json", exit=3).last["code"] == "no-such-operation"
 
 
 def test_wrong_numbers_state_folders_and_paths_are_refused(hibali: Any) -> None:
