@@ -167,18 +167,19 @@ def find_repeated(text: bytes) -> list[RepeatedKey]:
     return find_repeated_keys(text.decode("utf-8-sig"))
 
 
+def missing_file(path: Path) -> NotFoundError:
+    """Return the error for a file of a user that does not exist."""
+    hint = "Names of files are relative to the current folder."
+    return NotFoundError("no-such-file", "the file does not exist", subject=str(path), hint=hint)
+
+
 def read_json_file(path: Path) -> Any:
     """Read a file with `read_json`; raises `NotFoundError` for a missing file."""
     try:
         with path.open("rb") as stream:
             text = stream.read(MAXIMUM_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
-        raise NotFoundError(
-            "no-such-file",
-            "the file does not exist",
-            subject=str(path),
-            hint="Names of files are relative to the current folder.",
-        ) from None
+        raise missing_file(path) from None
     except OSError as problem:
         raise unreadable(problem, str(path)) from None
     return read_json(text, str(path))

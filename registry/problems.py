@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hibali.documents import MAXIMUM_BYTES, find_lines, written_path
-from hibali.errors import NotFoundError, UsageError
+from hibali.documents import MAXIMUM_BYTES, find_lines, missing_file, written_path
+from hibali.errors import UsageError
 from hibali.files import open_regular
 from hibali.plugins import if_offered
 from hibali.system_errors import unreadable
@@ -95,12 +95,7 @@ def read_file_bytes(path: Path, maximum: int = MAXIMUM_BYTES, *, of_state: bool 
         with os.fdopen(open_regular(path), "rb") if of_state else path.open("rb") as stream:
             return stream.read(maximum + 1)
     except (FileNotFoundError, NotADirectoryError):
-        raise NotFoundError(
-            "no-such-file",
-            "the file does not exist",
-            subject=str(path),
-            hint="Names of files are relative to the current folder.",
-        ) from None
+        raise missing_file(path) from None
     except OSError as problem:
         raise unreadable(problem, str(path)) from None
     except ValueError:

@@ -45,7 +45,7 @@ def is_private(address: str) -> bool:
 
 
 def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """Return an address, of an IPv6 one the IPv4 address that it stands for (RFC 4291, 2.5.5; RFC 6052, 2.1). Raise `ValueError`."""
+    """Return an address, of an IPv6 one the IPv4 address in it (RFC 4291, 2.5.5; RFC 6052, 2.1). Raise `ValueError`."""
     found = ipaddress.ip_address(text.partition("%")[0])
     if found != _LOOPBACK and any(found in each for each in _EMBEDDING):
         return ipaddress.IPv4Address(int(found) & 0xFFFFFFFF)

@@ -157,7 +157,7 @@ class Conversation:
                     "the special remote has no location",
                     hint="git annex initremote NAME type=external externaltype=hibali encryption=none location=SITE:PATH",
                 )
-            # every clone of the dataset uses this text, whatever its default site is
+            # every clone of the dataset uses this text, and each may have another default site
             found = None if text.startswith(":") else read_location(text, load_sites())
             if found is None or found.typed_local:
                 raise UsageError(

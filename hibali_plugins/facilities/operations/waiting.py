@@ -1,4 +1,4 @@
-"""Wait for jobs of a service that handle files, and cancel those that nobody waits for any more."""
+"""Wait for jobs of a service that handle files, and cancel those for which no command waits any more."""
 
 from __future__ import annotations
 
