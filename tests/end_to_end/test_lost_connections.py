@@ -225,7 +225,7 @@ def test_nothing_of_another_operation_is_overwritten(losing: Losing, tmp_path: P
     proxy.down = False
     last = receipt_of(there, process, 5)
     assert last["code"] == ("written-by-another" if meanwhile == "done" else "locked")
-    assert f"pid {second.pid}" in last["message"] or meanwhile == "done"
+    assert f"process {second.pid};" in last["message"] or meanwhile == "done"
     if meanwhile == "at work":
         second.send_signal(signal.SIGINT)
         assert second.wait(60) == 130
