@@ -168,6 +168,7 @@ def two_sites(hibali: Any) -> Bench:
     return with_two_sites(Bench(hibali))
 
 
+@pytest.mark.heavy
 def test_auto_considers_a_site_without_containers_only_after_the_pipeline_ran_there(hibali: Any) -> None:
     bench = Bench(hibali)
     bench.add_site("plain", f'kind = "local"\nwork = "{bench.folder}/work-plain"')

@@ -82,6 +82,7 @@ def test_each_command_gets_a_certificate_that_is_only_valid_for_a_moment(
     assert someone.signings >= 2
 
 
+@pytest.mark.heavy
 def test_a_certificate_that_only_the_jump_host_needs_is_renewed(
     hibali: Any, person: Callable[..., Person], ssh_server: SshServer
 ) -> None:
@@ -275,7 +276,7 @@ def test_a_line_of_cron_gets_a_certificate_of_a_minute_each_time(
     someone, cron = person('persist = "no"', seconds=60), PrivateCron(tmp_path / "cron")
     source = make_tree(tmp_path / "source", {b"0": b"0"})
     marks = (f"--env={MARK}={hibali.home.env[MARK]}", f"--env=XDG_RUNTIME_DIR={hibali.home.runtime}")
-    words = ("schedule", "add", "nightly", "--cron", "* * * * *", *marks, "--", "push", source, "far:data")
+    words = ("schedule", "add", "nightly", "--cron", "* * * * *", *marks, "--", "push", source, "far:nightly")
     subprocess.run([*cron.words, *hibali.command(*words)], env=hibali.env, check=True)
     signed = someone.signings
     try:

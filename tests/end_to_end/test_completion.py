@@ -71,6 +71,7 @@ def bin_of(hibali: Any) -> Path:
     return folder
 
 
+@pytest.mark.heavy
 def test_names_are_completed_without_contacting_a_site(known: Any) -> None:
     assert offered(known, "hibali sites show ") == {"far", "here"}
     assert offered(known, "hibali sites check f") == {"far"}

@@ -41,6 +41,7 @@ def limited(hibali: Any, tmp_path: Path) -> Iterator[Callable[[str, str], Path]]
         yield start
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "ulimit",
     ["-t 600", pytest.param("-S -t 600", marks=pytest.mark.heavy)],

@@ -95,6 +95,7 @@ def test_both_hosts_share_a_transfer(data_hosts: Any, command: str) -> None:
     assert site.same
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("command", ["push", "pull"])
 def test_a_host_that_does_not_answer_is_left_out(data_hosts: Any, command: str) -> None:
     site = data_hosts()
@@ -111,6 +112,7 @@ def test_a_command_without_a_large_transfer_needs_one_host(data_hosts: Any) -> N
     assert (site.proxies["one"].connections, site.proxies["two"].connections) == (1, 0)
 
 
+@pytest.mark.heavy
 def test_a_host_that_refuses_the_login_is_asked_once(data_hosts: Any, tmp_path: Path) -> None:
     site = data_hosts()
     (tmp_path / "hosts/two/authorized_keys").write_text("")
@@ -120,6 +122,7 @@ def test_a_host_that_refuses_the_login_is_asked_once(data_hosts: Any, tmp_path: 
     assert site.proxies["two"].connections == 1
 
 
+@pytest.mark.heavy
 @pytest.mark.skipif(os.geteuid() != 0, reason="another boot id needs root")
 @pytest.mark.parametrize(
     ("command", "hidden", "reason"),

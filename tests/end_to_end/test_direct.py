@@ -160,6 +160,7 @@ def test_the_plan_made_on_this_machine_is_executed_between_the_sites(sites: Site
     sites.check_no_own_files()
 
 
+@pytest.mark.heavy
 def test_one_file_is_sent_under_another_name(sites: Sites) -> None:
     sites.make({b"a": os.urandom(5 * MIB), b"b": b"small"})
     for source, target in (("data/a", "put/as c"), ("data/b", "put/")):

@@ -100,6 +100,7 @@ def bench(
         end_all(session)
 
 
+@pytest.mark.heavy
 def test_concurrent_runs_have_gpus_of_their_own_and_wait_for_a_free_one(
     bench: Bench, two_gpus: tuple[str, str]
 ) -> None:

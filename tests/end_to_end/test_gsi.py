@@ -213,6 +213,7 @@ def check_absent(secret: str, *folders: Path) -> None:
                 assert secret.encode() not in path.read_bytes(), path
 
 
+@pytest.mark.heavy
 def test_cron_makes_its_proxy_from_a_locked_key(host: GridSite, grid: Grid, tmp_path: Path) -> None:
     vault = tmp_path / "vault"
     vault.mkdir(mode=0o700)
@@ -260,6 +261,7 @@ def test_cron_makes_its_proxy_from_a_locked_key(host: GridSite, grid: Grid, tmp_
     assert not remains.exists()
 
 
+@pytest.mark.heavy
 def test_cron_takes_its_proxy_from_myproxy(host: GridSite, grid: Grid, tmp_path: Path) -> None:
     init = ["myproxy-init", "-S", "-s", "localhost", "-p", str(grid.myproxy_port), "-l", "ada", "-c", "0"]
     init += ["-C", str(grid.user_certificate), "-y", str(grid.user_key)]

@@ -73,6 +73,7 @@ def test_files_are_pushed_and_pulled_over_many_connections(
     assert proxy.connections == logins
 
 
+@pytest.mark.heavy
 def test_a_rejected_additional_login_reduces_the_number_of_connections(distant: Any) -> None:
     there, proxy = distant("logins = 4\nchannels = 4")
     there.make(full_tree())

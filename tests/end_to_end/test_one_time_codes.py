@@ -129,6 +129,7 @@ def test_a_login_that_is_kept_asks_once_for_all_commands(site: CodeSite, transpo
     assert site.tried == ["code0001"]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("transport", ["agent", "sftp"])
 def test_where_no_login_is_kept_each_command_asks_once(site: CodeSite, transport: str) -> None:
     site.configure(f'persist = "no"\ntransport = "{transport}"')

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
 from tests.support.transfers import Transfers, contents, counts, failed
 from tests.support.trees import File, Folder, Link, flip_byte, make_tree, many_files, read_tree, walk_paths
 
@@ -196,6 +198,7 @@ def test_a_file_with_the_time_of_the_epoch_is_transferred_once(folder_there: Tra
     assert counts(there.push())["files_moved"] == 0
 
 
+@pytest.mark.heavy
 def test_a_bandwidth_limit_is_observed_and_can_be_interrupted(folder_there: Transfers) -> None:
     there = folder_there
     there.make({b"%d" % number: bytes(4_000_000) for number in range(4)})

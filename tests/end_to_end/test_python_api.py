@@ -196,6 +196,7 @@ def test_resources_are_checked_and_withdrawn_as_on_the_command_line(bench: Bench
     assert api.run(bench.reference, {"in": str(source)}, site="here", memory="none", cores="none").wait()
 
 
+@pytest.mark.heavy
 def test_no_result_of_another_run_or_task_is_replaced(bench: Bench) -> None:
     source, results = bench.folder / "input.txt", bench.folder / "results"
     source.write_text("hello\n")

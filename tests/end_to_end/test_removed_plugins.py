@@ -153,6 +153,7 @@ def record_run(folder: Path, service: str) -> None:
         RunStore().begin(RUN, "k" * 64, {**fields, "scheduler": service})
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_what_a_removed_plugin_added_is_refused_clearly(folder: str, tmp_path: Path) -> None:
     environment = tree_without(tmp_path, {folder})

@@ -83,6 +83,7 @@ def test_a_port_of_a_job_is_reached_until_the_job_ends(bench: Bench, serving: tu
     assert bench.hibali("runs", "tunnel", run_id, str(port), "--json", exit=8).last["code"] == "run-ended"
 
 
+@pytest.mark.heavy
 def test_where_no_login_is_kept_all_connections_share_the_one_of_the_command(
     bench: Bench, serving: tuple[str, int]
 ) -> None:

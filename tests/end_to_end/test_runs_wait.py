@@ -55,6 +55,7 @@ def test_waiting_shows_the_run_and_it_continues_after_ctrl_c(bench: Bench, go: P
     assert terminal.screen() == f"{run_id} SUCCEEDED"
 
 
+@pytest.mark.heavy
 def test_without_a_terminal_no_progress_is_drawn_and_max_time_prints_the_same(bench: Bench) -> None:
     # longer than submitting takes on a busy machine
     line = bench.line(bench.answers(), "--wait", "--max-time", "10s", "--json")

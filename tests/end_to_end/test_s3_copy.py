@@ -89,6 +89,7 @@ def test_a_required_digest_is_computed_by_reading_source_and_target(buckets: Buc
     assert (receipt["proof_moved"], receipt["bytes_sent"]) == ("digest", 2000)
 
 
+@pytest.mark.heavy
 def test_a_copy_of_foreign_objects_has_the_verification_of_the_server(buckets: Buckets) -> None:
     buckets.one.plant("t", {b"a": b"1", b"d/b": b"2"})
     receipt = buckets.sync("one:t", "two:t").last

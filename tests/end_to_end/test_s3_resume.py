@@ -129,6 +129,7 @@ def test_lost_and_unrecorded_parts_are_sent_again(counted: Any) -> None:
     assert there.place.read("data", b"large") == content
 
 
+@pytest.mark.heavy
 def test_abandoned_uploads_are_listed_and_aborted(counted: Any) -> None:
     there, proxy = counted
     there.make({b"large": large(64 * MIB)})

@@ -123,6 +123,7 @@ def test_a_killed_push_resumes_by_agent_or_sftp(
     assert [path.name for path in (root / "x").iterdir()] == ["large"]
 
 
+@pytest.mark.heavy
 def test_an_interrupted_large_file_is_resumed(
     hibali: Any, add_there: Callable[..., Path], sftp_server: SshServer, tmp_path: Path
 ) -> None:

@@ -65,6 +65,7 @@ def is_copy(path: Path, content: bytes) -> bool:
     return path.is_file() and not path.is_symlink() and path.read_bytes() == content
 
 
+@pytest.mark.heavy
 def test_a_changed_folder_is_staged_again(archive: tuple[Bench, Path]) -> None:
     """A folder's own times do not change with the content of its files."""
     bench, folder = archive
@@ -106,6 +107,7 @@ def test_an_input_from_another_site_is_the_content_behind_its_symlink(archive: t
     assert (work / "runs" / ended.last["id"] / "work/out.txt").read_bytes() == b"content\n"
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("site", ["far", "other"])
 def test_outputs_are_collected_at_the_site(hibali: Any, ssh_server: Any, site: str) -> None:
     bench = Bench(hibali, {**doing("head -c 3000000 /dev/zero >[OUT]"), "name": "Zeros"})

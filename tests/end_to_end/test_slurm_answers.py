@@ -107,6 +107,7 @@ def test_a_rejected_job_ends_its_run_at_once_and_the_corrected_command_starts_on
 SILENT = "echo 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2; exit 1"
 
 
+@pytest.mark.heavy
 def test_ends_are_reported_while_squeue_fails_and_a_short_pause_is_waited_for(lie: Lie) -> None:
     """The exit record at the site says how a run ended, but it was read only after an answer of the scheduler."""
     bench = lie(squeue=SILENT)
@@ -125,6 +126,7 @@ def test_ends_are_reported_while_squeue_fails_and_a_short_pause_is_waited_for(li
     bench.hibali("runs", "collect", left["id"], "left", exit=0)
 
 
+@pytest.mark.heavy
 def test_waiting_says_once_why_a_job_cannot_start(lie: Lie) -> None:
     bench = lie()
     run_id = bench.run(bench.answers(), "--cores", "100", exit=0).last["id"]

@@ -121,6 +121,7 @@ def test_a_sweep_without_a_scheduler_can_be_cancelled(bench: Bench) -> None:
     assert ended.lines[-2]["counts"] == {"CANCELLED": 3}
 
 
+@pytest.mark.heavy
 def test_tasks_of_other_values_have_other_folders_and_no_result_is_replaced(bench: Bench) -> None:
     """Two sweeps, a single run and a repetition collect into one folder, whatever their numbers."""
     results = bench.folder / "back"

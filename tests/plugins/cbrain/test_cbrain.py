@@ -242,6 +242,7 @@ def test_types_can_be_given(portal: CbrainDouble, hibali: Any, tmp_path: Path) -
 COLLECTION = {"sub-01/anat/t1.nii": b"t1" * 5000, "sub-01/a b.txt": b"text", "top.json": b"{}"}
 
 
+@pytest.mark.heavy
 def test_collections_are_read_as_folders(portal: CbrainDouble, hibali: Any, tmp_path: Path) -> None:
     portal.add_userfile(lab(portal), "study", COLLECTION)
     portal.add_userfile(lab(portal), "a.txt", b"abc")
@@ -380,6 +381,7 @@ def test_registered_files_and_collections_are_removed(bulk: Bulk, hibali: Any, t
     assert (ids(portal, cloud).keys(), data_of(cloud)) == ({"b.txt"}, {"b.txt"})
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("synchronous", [False, True], ids=["since-2025", "before"])
 def test_registrations_and_deletions_in_the_background_are_awaited(
     bulk: Bulk, hibali: Any, tmp_path: Path, synchronous: bool

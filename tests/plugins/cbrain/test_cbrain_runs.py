@@ -96,6 +96,7 @@ def test_a_task_is_cancelled(portal: Portal) -> None:
     assert task.status == "Terminated"
 
 
+@pytest.mark.heavy
 def test_a_run_after_another_one_is_created_when_that_has_ended(portal: Portal) -> None:
     portal.double.automatic = False
     first = portal.bench.hibali(*portal.bench.line(portal.answers()), exit=0).out.decode().strip()
@@ -145,6 +146,7 @@ def test_a_pipeline_is_added_from_the_portal_with_its_own_keys(portal: Portal) -
     assert json.loads(kept.read_bytes())["custom"] == descriptor["custom"]
 
 
+@pytest.mark.heavy
 def test_kills_between_a_request_and_its_answer_leave_one_task_a_run(portal: Portal) -> None:
     """The portal kills the client when it has the request: before it executes it, or before it answers."""
     bench = portal.bench

@@ -153,6 +153,7 @@ def state_of(study: Study) -> tuple[bytes, ...]:
     return config, refs, status, objects, journal
 
 
+@pytest.mark.heavy
 def test_a_dataset_whose_sources_work_is_not_changed(
     study: Study, served: Any, tmp_path: Path, ssh_server: SshServer
 ) -> None:
@@ -392,6 +393,7 @@ def test_revoked_keys_of_an_object_store_are_named(study: Study, object_store: O
     assert "AWS_SECRET_ACCESS_KEY" in report.problem("credentials-refused")["hint"]
 
 
+@pytest.mark.heavy
 def test_a_key_with_a_passphrase_opens_no_window(study: Study, tmp_path: Path) -> None:
     home = Path(tempfile.mkdtemp(prefix="gpg-"))  # the path of a socket is at most 108 bytes long
     asked = tmp_path / "asked"

@@ -72,6 +72,7 @@ def add_file(repository: AnnexRepository, name: str, content: bytes) -> str:
     return repository.key_of(name)
 
 
+@pytest.mark.heavy
 @each_kind
 def test_contents_are_stored_and_retrieved_at_documented_paths(word: str, transfers_to: TransfersTo) -> None:
     there = transfers_to(word)

@@ -146,7 +146,8 @@ def test_a_public_bucket_is_read_without_a_login(place: Place, tmp_path: Path) -
     assert place.hibali("push", source, "there:data", "--json", exit=8).last["code"] == "read-only-site"
 
 
-@pytest.mark.parametrize("count", [200, pytest.param(3000, marks=pytest.mark.heavy)])
+@pytest.mark.heavy
+@pytest.mark.parametrize("count", [200, 3000])
 def test_nothing_finished_is_sent_again_after_kills_with_short_tokens(
     place: Place, tmp_path: Path, count: int
 ) -> None:
@@ -192,6 +193,7 @@ def test_a_rejected_token_is_renewed_once_by_its_command(place: Place, tmp_path:
     assert 1 < calls <= 1 + len(double.seen) / double.token_uses
 
 
+@pytest.mark.heavy
 def test_a_token_that_cannot_be_renewed_ends_with_4(place: Place, tmp_path: Path) -> None:
     place.add(f'bucket = "{place.bucket.name}"\ntoken_variable = "TEST_EBRAINS_TOKEN"')
     place.hibali.env["TEST_EBRAINS_TOKEN"] = place.double.token_file.read_text().strip()
@@ -271,6 +273,7 @@ def test_consent_is_requested_once_and_awaited(place: Place, tmp_path: Path) -> 
     assert place.double.mails == [name, name]
 
 
+@pytest.mark.heavy
 def test_faults_of_the_service_and_of_the_object_store_are_overcome(place: Place, tmp_path: Path) -> None:
     double = place.double
     tree = {**TREE, **{b"s/%02d" % number: b"%d" % number * 1000 for number in range(20)}}
@@ -303,6 +306,7 @@ def test_damage_on_the_way_is_found(place: Place, tmp_path: Path) -> None:
     assert files_in(tmp_path / "pulled") == {}
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("hashes", "locks"), [("constant", True), pytest.param("none", False, marks=pytest.mark.heavy)]
 )
@@ -330,6 +334,7 @@ def test_names_of_operations_are_refused_before_anything_changes(place: Place, t
     assert place.objects() in ({}, {b"a": b"1"})
 
 
+@pytest.mark.heavy
 def test_no_secret_is_in_an_argument_a_file_or_the_output(place: Place, tmp_path: Path) -> None:
     hibali, double = place.hibali, place.double
     hibali.forks = False

@@ -121,6 +121,7 @@ def test_faults_are_survived(place: Place, source: Path, fault: tuple[str, str])
     assert place.objects()[b"large"] == source.read_bytes()
 
 
+@pytest.mark.heavy
 def test_a_lost_answer_to_the_completion_is_no_error(place: Place, source: Path) -> None:
     """The service may also have dropped the upload, so it is made once more: the object that is there may be an older one."""
     place.double.completion_is_lost = True
@@ -129,12 +130,14 @@ def test_a_lost_answer_to_the_completion_is_no_error(place: Place, source: Path)
     assert place.objects()[b"large"] == source.read_bytes()
 
 
+@pytest.mark.heavy
 def test_tokens_may_end_within_an_upload(place: Place, source: Path) -> None:
     place.double.token_uses = 2
     place.hibali("push", source, "there:data/large", exit=0)
     assert place.objects()[b"large"] == source.read_bytes()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "odd", [{}, {"uploadId": 5}, {"uploadId": ""}, {"uploadId": "x" * 5000}], ids=range(4)
 )

@@ -213,6 +213,7 @@ def test_a_wrong_url_keeps_the_site_as_it_was_given(hibali: Any, facility: Iri) 
     facility.refused.clear()
 
 
+@pytest.mark.heavy
 def test_a_facility_without_the_storage_router_is_used_as_before(hibali: Any, facility: Iri) -> None:
     """The reference server rejects every token where the facility has no adapter for storage (v2 1e5df71, run)."""
     facility.has_storage = False

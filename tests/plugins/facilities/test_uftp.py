@@ -144,6 +144,7 @@ def test_the_connections_of_the_site_limit_the_sessions(place: Place, tmp_path: 
     assert digest_of(tmp_path / "target/large") == digest
 
 
+@pytest.mark.heavy
 def test_fewer_sessions_are_used_where_the_server_allows_fewer(place: Place, tmp_path: Path) -> None:
     place.auth.sessions = 2
     digest = make_large(tmp_path / "source/large")
@@ -350,6 +351,7 @@ def test_an_auth_server_elsewhere_cannot_name_this_machine(
     assert uftp.relay.lines == []
 
 
+@pytest.mark.heavy
 def test_a_hash_ends_in_a_time_that_fits_the_size(
     direct: client.Uftp, uftp: UftpSite, unicore: Unicore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -406,6 +408,7 @@ def test_damaged_bytes_are_found(place: Place, tmp_path: Path, size: int) -> Non
     assert digest_of(tmp_path / "target/scan") == digest
 
 
+@pytest.mark.heavy
 def test_a_refused_secret_and_a_missing_server_are_named(place: Place, tmp_path: Path) -> None:
     tree = make_tree(tmp_path / "tree", {"a": b"1"})
     place.auth.secret = lambda secret: "planted" + secret[7:]
@@ -465,6 +468,7 @@ def test_hostile_answers_end_with_an_error(
     assert not (tmp_path / "back/a").exists()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("folder", ["", "data"], ids=["no folder", "the same folder"])
 def test_a_server_with_other_files_is_found(place: Place, tmp_path: Path, folder: str) -> None:
     tree = make_tree(tmp_path / "tree", {"a": b"1"})

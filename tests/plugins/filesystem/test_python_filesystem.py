@@ -225,7 +225,8 @@ def test_wildcards_of_the_filesystem_match_as_fsspec_has_them(
     assert files.glob("there/data/" + "*_" * 20 + ".nii") == []
 
 
-@pytest.mark.parametrize("word", ["local", "s3", pytest.param("webdav", marks=pytest.mark.heavy)])
+@pytest.mark.heavy
+@pytest.mark.parametrize("word", ["local", "s3", "webdav"])
 def test_every_name_that_is_listed_can_be_read_replaced_and_removed(
     transfers_to: Any, monkeypatch: pytest.MonkeyPatch, word: str
 ) -> None:

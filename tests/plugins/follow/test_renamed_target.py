@@ -9,6 +9,7 @@ from tests.end_to_end.test_renamed_folders import STORES, TREE, moved_away
 from tests.plugins.follow.test_follow import Following
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("word", STORES)
 def test_a_followed_folder_notices_that_its_target_was_renamed_away(
     transfers_to: MakeTransfers, word: str

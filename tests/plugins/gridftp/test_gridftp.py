@@ -267,6 +267,7 @@ def test_files_that_the_server_cannot_transfer_are_sent_over_ssh(site: Site, tmp
     assert b"globus-gass-copy-progs" in answer.err
 
 
+@pytest.mark.heavy
 def test_gridftp_over_ssh_needs_no_certificates(site: Site, ssh_server: SshServer, tmp_path: Path) -> None:
     content = random_file(site.source / "large", 40, 4)
     start = ssh_server.home / ".globus" / "sshftp"

@@ -248,6 +248,7 @@ def test_a_detached_call_leaves_the_jobs_and_the_same_command_finishes(site: Sit
     assert site.left() == []
 
 
+@pytest.mark.heavy
 def test_shards_share_the_limits_of_the_object_store(site: Site) -> None:
     site.make({f"{number}": b"%d" % number for number in range(50)})
     limits = "[sites.bucket.limits]\n"

@@ -75,6 +75,7 @@ class Study:
         assert found == {label: f"image of {label}\n" for label in labels}
 
 
+@pytest.mark.heavy
 def test_only_those_who_are_missing_run_again(hibali: Any) -> None:
     study = Study(hibali, 4)
     study.bench.add_local_site()
@@ -93,6 +94,7 @@ def test_only_those_who_are_missing_run_again(hibali: Any) -> None:
     assert study.times_run()["001"] == 1
 
 
+@pytest.mark.heavy
 def test_the_data_of_another_default_site_are_not_done(hibali: Any) -> None:
     study = Study(hibali, 2)
     study.bench.add_local_site()

@@ -21,6 +21,7 @@ from tests.support.backends import FolderBackend, add_site
 from tests.support.globus_sites import SECRET, globus_sites
 
 
+@pytest.mark.heavy
 def test_the_proxy_is_checked_before_the_login_and_data_host_and_gridftp_after_it(
     hibali: Any, ssh_server: SshServer, grid: Grid, tmp_path: Path
 ) -> None:
@@ -121,6 +122,7 @@ def test_doctor_blames_the_server_and_not_the_login(hibali: Any, forced: tuple[S
     assert "closed on 2026-01-01" in fault["found"]
 
 
+@pytest.mark.heavy
 def test_a_package_adds_a_kind_of_site_and_a_step(with_plugin: Any) -> None:
     add_box(with_plugin)
     (with_plugin.home.folder / "a").write_bytes(b"a")

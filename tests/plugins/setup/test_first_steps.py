@@ -7,6 +7,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.services.session import REPOSITORY
 from tests.support.terminal import Terminal
 
@@ -101,6 +103,7 @@ def test_a_chosen_ssh_host_becomes_a_site_and_a_first_file_arrives(hibali: Any, 
     assert "again" not in leaving.screen().partition("interrupted")[2]
 
 
+@pytest.mark.heavy
 def test_import_and_doctor_ask_for_confirmation(hibali: Any) -> None:
     folder: Path = hibali.home.folder
     (folder / "config").write_text("Host far\n HostName no.such.host.invalid\n")

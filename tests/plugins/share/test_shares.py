@@ -364,6 +364,7 @@ def test_statements_are_removed_although_the_objects_are_gone(hibali: Any, bucke
     assert policy_of(bucket) == []
 
 
+@pytest.mark.heavy
 def test_a_name_that_the_server_takes_for_nobody_is_not_proven(hibali: Any, bucket: Any) -> None:
     """Check what SeaweedFS 4.48 does: it accepts a short name, which is in no effect."""
     assert policy_of(bucket) == []
@@ -624,6 +625,7 @@ def portal(hibali: Any, cbrain: Any) -> Any:
     return cbrain
 
 
+@pytest.mark.heavy
 def test_userfiles_of_a_portal_are_shared_with_a_project(hibali: Any, portal: Any) -> None:
     words = ("portal:@lab/a.txt", "--with", "project:lab", "--json")
     hibali("cat", "anna:@lab/a.txt", exit=3)
@@ -664,6 +666,7 @@ def test_other_stores_say_that_they_cannot_be_shared(hibali: Any, tmp_path: Path
     assert hibali("share", "add", "dav:t", "--with", "anna", "--json", exit=8).last["code"] == "no-shares"
 
 
+@pytest.mark.heavy
 def test_the_python_api_shares_and_raises_what_is_not_proven(
     hibali: Any, here: str, brain: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
