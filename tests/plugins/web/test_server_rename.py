@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from hibali.config.model import Site
+from hibali.errors import RefusedError, TryLaterError
 from hibali.http.client import Bytes
 from hibali.locations import Location
 from tests.support.payloads import MTIME, put
@@ -19,10 +20,12 @@ from transfers.agent.identity import Identity
 from transfers.model.entry import Entry, Kind
 from transfers.model.identities import identity_of_url
 from transfers.stores.server.files import Exclusive, HeldUpload, Put, Traits
-from transfers.stores.server.filesystem import Filesystem
+from transfers.stores.server.filesystem import Filesystem, FilesystemSupport
 from transfers.stores.server.records import Found
 from transfers.stores.server.store import ServerStore
+from transfers.stores.server.writing import move_over
 
+SUPPORT = FilesystemSupport(replaces=False)
 TREE = {b"a": b"1", b"sub/b": b"22", b"sub/deep/c": b"333"}
 
 
@@ -164,3 +167,38 @@ def test_a_manifest_in_the_renamed_folder_moves_with_it(folder: Path) -> None:
         put(store, {b"b": b"new"})
     rename(folder, b"data/sub", Entry(b"", Kind.FOLDER), "data/other")
     assert recorded(folder) == expected(**{"a": b"1", "other/b": b"new", "other/deep/c": b"333"})
+
+
+class LosingFiles(FolderFiles):
+    """A folder where a rename does not replace, and where the answer to one rename is lost, before or after it has its effect."""
+
+    def __init__(self, root: Path, lose: int, *, after: bool) -> None:
+        super().__init__(root)
+        self.lose, self.after, self.moves = lose, after, 0
+
+    def move(self, path: bytes, to: bytes) -> None:
+        if self.at(to).exists():
+            raise RefusedError("exists", "it exists", subject="there")
+        self.moves += 1
+        if self.moves != self.lose or self.after:
+            super().move(path, to)
+        if self.moves == self.lose:
+            raise TryLaterError("connection-lost", "the answer is lost", subject="there")
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("lose", [1, 2])
+def test_a_lost_answer_to_a_rename_leaves_the_old_file_or_the_new_one(
+    folder: Path, lose: int, after: bool
+) -> None:
+    path, new, aside = (folder / name for name in ("file", "new", "aside"))
+    path.write_bytes(b"old")
+    new.write_bytes(b"new")
+    files = LosingFiles(folder, lose, after=after)
+    with pytest.raises(TryLaterError):
+        move_over(files, SUPPORT, b"new", b"file", b"aside")
+    assert path.read_bytes() == (b"new" if (lose, after) == (2, True) else b"old")
+    assert aside.exists() == ((lose, after) == (2, True))
+    if new.exists():
+        move_over(files, SUPPORT, b"new", b"file", b"aside")
+        assert (path.read_bytes(), aside.exists()) == (b"new", False)

@@ -137,10 +137,7 @@ class Target:
         if self.files.traits.moves_exactly:
             return self._commit_exactly(item, name, path, found)
         self._make_room(item, path)
-        if self.support.replaces or self.files.stat(path) is None:
-            self.files.move(name, path)
-        else:
-            replace_file(self.files, name, path, self.partial_of(item.entry.path, b"aside/"))
+        move_over(self.files, self.support, name, path, self.partial_of(item.entry.path, b"aside/"))
         return self._found(item.entry, path)
 
     def _commit_exactly(self, item: Item, name: bytes, path: bytes, found: Found) -> Found:
@@ -290,13 +287,16 @@ class Target:
             self.left = True
 
 
-def replace_file(files: Files, name: bytes, path: bytes, aside: bytes) -> None:
-    """Replace a file by a rename that does not replace: the old file is first moved aside.
+def move_over(files: Files, support: Support, name: bytes, path: bytes, aside: bytes) -> None:
+    """Rename a file to a name that may exist; where a rename does not replace, the old file is first moved aside.
 
-    If the second rename fails, also without an error, the old file gets its name back.
+    If a rename fails, also after it had its effect or without an error, the old file gets its name back.
     """
-    files.move(path, aside)
+    if support.replaces or files.stat(path) is None:
+        files.move(name, path)
+        return
     try:
+        files.move(path, aside)
         files.move(name, path)
         if files.stat(path) is None:
             raise IncompleteError(
@@ -304,7 +304,8 @@ def replace_file(files: Files, name: bytes, path: bytes, aside: bytes) -> None:
             )
     except BaseException:
         with contextlib.suppress(HibaliError):
-            files.move(aside, path)
+            if files.stat(path) is None:
+                files.move(aside, path)
         raise
     files.delete(aside)
 
@@ -315,13 +316,13 @@ def write_manifest(files: Files, support: Support, path: bytes, pieces: Iterator
     if support.put != Put.RENAMED:
         files.send(path, pieces, entry, lambda: None)
         return
-    # listings skip this name
-    part = path.rpartition(b"/")[0] + b"/journal." + secrets.token_hex(16).encode("ascii")
+    # listings skip these names
+    part, aside = (
+        path.rpartition(b"/")[0] + b"/journal." + secrets.token_hex(16).encode("ascii") for _ in "12"
+    )
     try:
         files.send(part, pieces, entry, lambda: None)
-        if not support.replaces:
-            files.delete(path)
-        files.move(part, path)
+        move_over(files, support, part, path, aside)
     except BaseException:
         with contextlib.suppress(HibaliError):
             files.delete(part)
