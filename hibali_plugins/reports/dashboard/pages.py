@@ -9,6 +9,7 @@ from typing import Any
 from hibali.amounts import format_duration, format_size
 from hibali.plugins import if_offered
 from hibali.text import counted, path_from_fields, printable, without_controls
+from hibali_cli.cells import id_cell, time_cell
 from hibali_cli.handlers.runs import about_run, tasks_text
 from hibali_plugins.reports.dashboard.data import SiteHealth, schedule_states
 from hibali_plugins.reports.page import clock
@@ -83,14 +84,14 @@ def _unfinished(each: UnfinishedRun, now: float) -> dict[str, Any]:
 
 def _run_row(run: Run) -> dict[str, Any]:
     return {
-        "id": run.id,
+        "id": id_cell(run.id),
         "state": run.state.lower(),
         "pipeline": run.spec.pipeline,
         "site": run.site,
         "name": run.spec.name,
         "tasks": "" if run.sweep is None else tasks_text(run),
-        "about": about_run(run),
-        "created": f"{run.created[:10]} {run.created[11:16]}",
+        "remark": about_run(run),
+        "created": time_cell(run.created),
     }
 
 
@@ -153,8 +154,8 @@ def operation_rows(operations: Sequence[Operation]) -> list[dict[str, Any]]:
     """Return the rows of a table of operations."""
     return [
         {
-            "id": each.id,
-            "began": f"{each.began[:10]} {each.began[11:16]}",
+            "id": id_cell(each.id),
+            "began": time_cell(each.began),
             "what": each.operation,
             "source": each.source,
             "target": each.target,

@@ -141,6 +141,16 @@ def test_every_answer_has_the_security_headers(pages: TestClient, keys: Keys) ->
     assert pages.head("/").status_code == 200
 
 
+def test_lists_have_short_ids_and_times_with_the_whole_ones_as_titles(pages: TestClient) -> None:
+    write_operation()
+    write_runs()
+    listed = pages.get("/history").text
+    assert f'title="{OPERATION}">0a1b2c3d</a>' in listed
+    assert 'title="2026-01-02T03:04:05.000000Z">2 Jan' in listed
+    assert "schedule</th>" not in listed, "a column without values"
+    assert f'title="{RUN}">00000001</a>' in pages.get("/runs").text
+
+
 def test_the_link_leads_to_the_overview(keys: Keys) -> None:
     app: Any = make_application(LedgerReader(None), keys)
     client = TestClient(app, base_url="http://127.0.0.1:8123")
