@@ -13,6 +13,7 @@ from hibali_cli.cells import id_cell, time_cell
 from hibali_cli.handlers.runs import about_run, tasks_text
 from hibali_plugins.reports.dashboard.data import SiteHealth, schedule_states
 from hibali_plugins.reports.page import clock
+from hibali_plugins.reports.rate_chart import draw_rates
 from hibali_plugins.reports.run_page import ReportedRun, legend_of, section_values, task_grid, timeline_rows
 from hibali_plugins.reports.status import STRIP, ScheduleRow, mark_of
 from hibali_plugins.reports.status_page import MARK_KINDS, schedule_values
@@ -71,6 +72,7 @@ def _transfer(each: RunningOperation) -> dict[str, Any]:
         "since": clock(datetime.fromisoformat(each.fields["began"]).timestamp()),
         "schedule": each.fields["schedule"] or "",
         "process": f"process {each.pid} on {each.host}",
+        "rates": None if each.rates is None else draw_rates(each.rates),
     }
 
 
@@ -233,6 +235,7 @@ def receipt_values(details: OperationDetails) -> dict[str, Any]:
             for failure in details.failures[:_MOST_FAILURES]
         ],
         "failed": details.files["failed"],
+        "rates": None if details.rates is None else draw_rates(details.rates),
         "notes": details.notes,
     }
 

@@ -18,7 +18,9 @@ PAGES = ("", "runs", "sweeps", "history", f"history/{OPERATION}", f"runs/{RUN}",
 _LONG = "a-very-long-name-that-no-browser-breaks-" * 12
 _CUT = """[...document.querySelectorAll('.wide')].filter(each => each.scrollWidth > each.clientWidth + 1)
     .map(each => each.getAttribute('aria-label')).filter(name => name != 'Timeline')"""
-_TALLEST = "Math.max(0, ...[...document.querySelectorAll('.cards tr:has(.id)')].map(each => each.clientHeight))"
+_TALLEST = (
+    "Math.max(0, ...[...document.querySelectorAll('.cards tr:has(.id)')].map(each => each.clientHeight))"
+)
 
 
 def write_long_operation() -> None:
