@@ -39,14 +39,22 @@ def dashboard_command() -> None:
     section=Section.REPORTS,
     examples=[
         ("hibali report", "Show the status report."),
-        ("hibali report -o report.html", "Write the report as one page to open, print or send."),
+        ("hibali report --html report.html", "Write the report as one page to open, print or send."),
         (
             "hibali report -o /var/www/hibali/",
             "Write index.html there, for example each morning by a schedule.",
         ),
     ],
 )
-@click.option("-o", "--output", metavar="DIR|FILE", type=OUTPUT_FILE, help="Write one HTML page, atomically.")
+@click.option(
+    "-o",
+    "--output",
+    "--html",
+    "output",
+    metavar="DIR|FILE",
+    type=OUTPUT_FILE,
+    help="Write one HTML page with pictures of transfers and runs, atomically.",
+)
 @click.option(
     "--days",
     type=click.IntRange(2, 366),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
 from hibali.amounts import format_duration, format_size
@@ -14,18 +13,17 @@ from hibali_cli.handlers.runs import about_run, tasks_text
 from hibali_plugins.reports.dashboard.data import SiteHealth, schedule_states
 from hibali_plugins.reports.page import clock
 from hibali_plugins.reports.rate_chart import draw_rates
+from hibali_plugins.reports.recent import transfer_values
 from hibali_plugins.reports.run_page import ReportedRun, legend_of, section_values, task_grid, timeline_rows
 from hibali_plugins.reports.status import STRIP, ScheduleRow, mark_of
 from hibali_plugins.reports.status_page import MARK_KINDS, schedule_values
 from hibali_plugins.reports.timeline import draw_timeline
 from hibali_plugins.schedules.status import ScheduleState, facts_of
-from hibali_plugins.status.showing import operation_line, operation_title
 from runs.model import Run
 from runs.present import Present, UnfinishedRun
 from runs.site_health import SiteCheck
 from transfers.history.index import OperationDetails
 from transfers.history.operations import Operation, Result
-from transfers.history.running import RunningOperation
 
 PAGE_ROWS = 50
 _MOST_SWEEPS = 20
@@ -47,7 +45,7 @@ def live_values(present: Present, schedules: Sequence[ScheduleRow]) -> dict[str,
     states = schedule_states(present)
     return {
         "idle": present.is_idle,
-        "transfers": [_transfer(each) for each in present.operations],
+        "transfers": [transfer_values(each) for each in present.operations],
         "runs": [_unfinished(each, present.now) for each in present.runs],
         "schedules": [_schedule(row, states[row.schedule.name], present.now) for row in schedules],
         "shown": STRIP,
@@ -56,23 +54,6 @@ def live_values(present: Present, schedules: Sequence[ScheduleRow]) -> dict[str,
                 (MARK_KINDS[mark_of(each)], str(mark_of(each))) for row in schedules for each in row.strip
             )
         ),
-    }
-
-
-def _transfer(each: RunningOperation) -> dict[str, Any]:
-    line = operation_line(each)
-    return {
-        "id": each.id,
-        "title": operation_title(each),
-        "state": line.state,
-        "percent": None
-        if each.share is None or each.phase not in {"moving", "hashing"}
-        else int(100 * each.share),
-        "facts": ", ".join(line.facts[:-1]),
-        "since": clock(datetime.fromisoformat(each.fields["began"]).timestamp()),
-        "schedule": each.fields["schedule"] or "",
-        "process": f"process {each.pid} on {each.host}",
-        "rates": None if each.rates is None else draw_rates(each.rates),
     }
 
 
