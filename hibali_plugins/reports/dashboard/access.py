@@ -24,6 +24,7 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 COOKIE = "hibali-dashboard"
 ENTRANCE = "/open"
+REFRESH = "/refresh"  # below the base: the only address that does anything, on POST
 _FAVICON = "/favicon.ico"
 ADDRESS = "127.0.0.1"
 _HEADERS = {
@@ -82,7 +83,7 @@ _FORBIDDEN = Answer(
     "<p>Open the link that <code>hibali dashboard</code> prints. It works once; start the command again for another one.</p>"
     "</main></html>",
 )
-_READ_ONLY = Answer(405, "The dashboard can only be read.", {"allow": "GET, HEAD"})
+_READ_ONLY = Answer(405, "This page can only be read.", {"allow": "GET, HEAD"})
 
 
 def judge(method: str, path: str, query: str, headers: Mapping[str, str], keys: Keys) -> Answer | None:
@@ -95,12 +96,13 @@ def judge(method: str, path: str, query: str, headers: Mapping[str, str], keys: 
         headers: by their names in small letters.
         keys: of the dashboard; a token that was used is removed.
     """
-    if method not in {"GET", "HEAD"}:
+    changes = method == "POST" and path == f"{keys.base}{REFRESH}"
+    if method not in {"GET", "HEAD"} and not changes:
         return _READ_ONLY
     hosts = {f"{name}:{keys.port}" for name in (ADDRESS, "localhost")}
     origin = headers.get("origin")
     if headers.get("host") not in hosts or (
-        origin is not None and origin not in {f"http://{each}" for each in hosts}
+        (changes or origin is not None) and origin not in {f"http://{each}" for each in hosts}
     ):
         return _FORBIDDEN
     if path == ENTRANCE:

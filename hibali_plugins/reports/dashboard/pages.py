@@ -7,11 +7,11 @@ from typing import Any
 
 from hibali.amounts import format_duration, format_size
 from hibali.plugins import if_offered
-from hibali.text import counted, path_from_fields, printable, without_controls
+from hibali.text import counted, path_from_fields, printable
 from hibali_cli.cells import id_cell, time_cell
 from hibali_cli.handlers.runs import about_run, tasks_text
-from hibali_plugins.reports.dashboard.data import SiteHealth, schedule_states
-from hibali_plugins.reports.page import clock
+from hibali_plugins.reports.dashboard.data import LogPart, SiteHealth, schedule_states
+from hibali_plugins.reports.page import clock, plain_line
 from hibali_plugins.reports.rate_chart import draw_rates
 from hibali_plugins.reports.recent import transfer_values
 from hibali_plugins.reports.run_page import ReportedRun, legend_of, section_values, task_grid, timeline_rows
@@ -169,7 +169,7 @@ def _text_of(each: Operation) -> str:
     return "\n".join(map(str, (*texts, stopped.get("code"), stopped.get("message"), each.began))).casefold()
 
 
-def run_values(each: ReportedRun, logs: Sequence[tuple[str, bytes]], now: float) -> dict[str, Any]:
+def run_values(each: ReportedRun, logs: Mapping[str, LogPart], now: float) -> dict[str, Any]:
     """Return the values of the page of one run."""
     rows = timeline_rows([each], now)
     return {
@@ -184,13 +184,23 @@ def run_values(each: ReportedRun, logs: Sequence[tuple[str, bytes]], now: float)
             )
             for span in each.spans
         ],
-        "logs": [(name, _log_text(text)) for name, text in logs],
+        "logs": [
+            log_values(each.run, name, part, 0)
+            for name, part in logs.items()
+            if part.text or not each.run.state.ended
+        ],
     }
 
 
-def _log_text(text: bytes) -> str:
-    """Return the lines of a log without control characters."""
-    return "\n".join(without_controls(line) for line in text.decode("utf-8", "replace").splitlines())
+def log_values(run: Run, name: str, part: LogPart, shown: int) -> dict[str, Any]:
+    """Return a part of a log: its lines without control characters; while the run has not ended, also what the next poll asks for."""
+    return {
+        "name": name,
+        "lines": [plain_line(line) for line in part.text.decode("utf-8", "replace").splitlines()],
+        "next": ""
+        if run.state.ended
+        else f"{run.id}/log/{name}?after={part.end}&shown={shown + len(part.text)}",
+    }
 
 
 def run_rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
