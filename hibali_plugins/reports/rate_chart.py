@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hibali.amounts import format_duration, format_size
 from transfers.history.rates import Rates
 
-_WIDTH, _LEFT, _TOP, _HEIGHT = 720.0, 76.0, 14.0, 80.0
+_WIDTH, _LEFT, _TOP, _HEIGHT = 720.0, 104.0, 14.0, 80.0
 _AXIS, _WORKER, _GAP = 22.0, 16.0, 3.0
 
 

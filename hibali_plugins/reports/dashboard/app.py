@@ -103,7 +103,7 @@ class Dashboard:
 
     def _live(self) -> dict[str, Any]:
         present = self._reader.present()
-        values = live_values(present, self._reader.schedules(present))
+        values = live_values(present, self._reader.schedules(present), self._reader.site_names())
         return {**values, "digest": hashlib.sha256(repr(values).encode("utf-8", "replace")).hexdigest()[:32]}
 
     def refresh(self, request: Request) -> Response:

@@ -133,6 +133,13 @@ class LedgerReader:
             found.append(SiteHealth(usage, last_check(sites[name]), last, result))
         return found
 
+    def site_names(self) -> frozenset[str]:
+        """Return the names of the sites of config.toml; none if it cannot be read."""
+        try:
+            return frozenset(load_sites(self.config).sites)
+        except HibaliError:
+            return frozenset()
+
     def log_parts(self, run: Run, after: int | None = None) -> dict[str, LogPart]:
         """Return the end of each stream of a run's output, or what follows the byte `after`; {} if it is not on this machine."""
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from hibali.amounts import format_duration, format_size
@@ -11,6 +11,7 @@ from hibali.text import counted, path_from_fields, printable
 from hibali_cli.cells import id_cell, time_cell
 from hibali_cli.handlers.runs import about_run, tasks_text
 from hibali_plugins.reports.dashboard.data import LogPart, SiteHealth, schedule_states
+from hibali_plugins.reports.flow_map import draw_flows
 from hibali_plugins.reports.page import clock, plain_line
 from hibali_plugins.reports.rate_chart import draw_rates
 from hibali_plugins.reports.recent import transfer_values
@@ -40,11 +41,12 @@ _RESULT_KINDS = {
 }
 
 
-def live_values(present: Present, schedules: Sequence[ScheduleRow]) -> dict[str, Any]:
-    """Return the parts of the overview that change while one looks at them."""
+def live_values(present: Present, schedules: Sequence[ScheduleRow], sites: Collection[str]) -> dict[str, Any]:
+    """Return the parts of the overview that change while one looks at them; `sites` are the names in config.toml."""
     states = schedule_states(present)
     return {
         "idle": present.is_idle,
+        "map": draw_flows(present.operations, present.runs, sites),
         "transfers": [transfer_values(each) for each in present.operations],
         "runs": [_unfinished(each, present.now) for each in present.runs],
         "schedules": [_schedule(row, states[row.schedule.name], present.now) for row in schedules],

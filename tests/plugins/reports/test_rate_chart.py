@@ -9,7 +9,7 @@ from transfers.history.rates import MOST_INTERVALS, Rates
 def test_a_step_is_as_high_as_the_rate_and_as_wide_as_the_time() -> None:
     chart = draw_rates(Rates([1.0, 2.0, 4.0], [100, 50, 0], {}))
     [area] = chart.areas
-    assert area.path == "M76.0 94.0V14.0H237.0V54.0H398.0V94.0H720.0V94.0Z"
+    assert area.path == "M104.0 94.0V14.0H258.0V54.0H412.0V94.0H720.0V94.0Z"
     assert [label for _, label in chart.lines] == ["50 B/s", "100 B/s"]
     assert [label for _, label, _ in chart.labels] == ["0", "2 s", "4 s"]
 
