@@ -60,9 +60,10 @@ class Grown:
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """Bytes were sent: progress of entries that are not committed yet."""
+    """Bytes were sent: progress of entries that are not committed yet; `worker` is the number of the process or task, 0 for this process."""
 
     bytes: int
+    worker: int = 0
 
 
 @dataclass(frozen=True, slots=True)

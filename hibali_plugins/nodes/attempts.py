@@ -306,7 +306,7 @@ class Attempts:
         for result in read_results(found[1], self._nodes.site.name):
             self.bytes_sent += result.size
             if result.size:
-                self._on_event(Carried(result.size))
+                self._on_event(Carried(result.size, found[0] + 1))
             yield from collector.add(found[0], result)
 
     def check(self, begun: Begun, collector: Collector[Any]) -> None:

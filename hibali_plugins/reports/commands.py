@@ -28,8 +28,8 @@ from hibali_cli.options import OUTPUT_FILE
 def dashboard_command() -> None:
     """Show what runs now and what was done in a browser: transfers, runs, sweeps, schedules, sites and history.
 
-    The dashboard is on this machine only, and only you can open it: the link has a secret that works once. It reads the ledger, contacts
-    no site and changes nothing. Ctrl-C ends it.
+    The dashboard is on this machine only, and only you can open it: the link has a secret that works once. It reads the ledger, and
+    contacts sites only if you press the button that queries those of unfinished runs. Ctrl-C ends it.
     """
 
 
@@ -39,14 +39,22 @@ def dashboard_command() -> None:
     section=Section.REPORTS,
     examples=[
         ("hibali report", "Show the status report."),
-        ("hibali report -o report.html", "Write the report as one page to open, print or send."),
+        ("hibali report --html report.html", "Write the report as one page to open, print or send."),
         (
             "hibali report -o /var/www/hibali/",
             "Write index.html there, for example each morning by a schedule.",
         ),
     ],
 )
-@click.option("-o", "--output", metavar="DIR|FILE", type=OUTPUT_FILE, help="Write one HTML page, atomically.")
+@click.option(
+    "-o",
+    "--output",
+    "--html",
+    "output",
+    metavar="DIR|FILE",
+    type=OUTPUT_FILE,
+    help="Write one HTML page with pictures of transfers and runs, atomically.",
+)
 @click.option(
     "--days",
     type=click.IntRange(2, 366),

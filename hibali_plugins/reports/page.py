@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from hibali import __version__
-from hibali.text import printable
+from hibali.text import printable, without_controls
 
 _TEMPLATES = Path(__file__).with_name("templates")
 
@@ -45,6 +45,11 @@ def clock(at: float) -> str:
 def style_sheet(*names: str) -> str:
     """Return the text of style sheets in `templates`, one after the other."""
     return "".join((_TEMPLATES / name).read_text("ascii") for name in names)
+
+
+def plain_line(text: str) -> Markup:
+    """Return a line of output for templates: without control characters, but with its backslashes."""
+    return escape(without_controls(text))
 
 
 @functools.cache  # it keeps compiled templates

@@ -22,6 +22,7 @@ from hibali_cli.options import Common
 from hibali_cli.output import coloured
 from hibali_cli.progress import listening
 from hibali_plugins.reports import run_page
+from hibali_plugins.reports.recent import read_recent
 from hibali_plugins.reports.status import (
     Day,
     Health,
@@ -73,7 +74,7 @@ def _write(found: Overview, output: str) -> tuple[str, int]:
     path = Path(output)
     if output.endswith("/") or path.is_dir():
         path /= _PAGE
-    page = render(found)
+    page = render(found, read_recent(found.now))
     with WholeFile(path) as file:
         file.write(page)
         file.commit()

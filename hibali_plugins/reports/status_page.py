@@ -74,8 +74,8 @@ class _Cell:
     share: float | None = None
 
 
-def render(overview: Overview) -> bytes:
-    """Render the document in ASCII."""
+def render(overview: Overview, recent: Mapping[str, Any]) -> bytes:
+    """Render the document in ASCII; `recent` is what `read_recent` returns."""
     shown_marks = {mark_of(each) for line in overview.lines for each in line.strip}
     days = overview.days if any(day.operations for day in overview.days) else ()
     return render_page(
@@ -99,6 +99,7 @@ def render(overview: Overview) -> bytes:
             for state in State
             if overview.runs.get(state)
         ],
+        **recent,
     )
 
 

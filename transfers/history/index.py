@@ -32,6 +32,7 @@ from transfers.history.operations import (
     read_operation,
     read_place,
 )
+from transfers.history.rates import Rates, parse_rates
 from transfers.history.running import is_running, running_operations
 
 if TYPE_CHECKING:
@@ -270,6 +271,7 @@ class OperationDetails:
         verifications: the number of moved files by verification.
         failures: the first thousand.
         notes: such as the id of its Globus task.
+        rates: what was carried over time; None for a short one, and of older versions.
     """
 
     operation: Operation
@@ -277,6 +279,7 @@ class OperationDetails:
     verifications: Counter[str] = field(default_factory=Counter)
     failures: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    rates: Rates | None = None
 
     @property
     def rate(self) -> float | None:
@@ -294,6 +297,8 @@ def read_details(identifier: str) -> OperationDetails:
         kind = record.get("kind")
         if kind == "noted":
             details.notes.append(str(record.get("message")))
+        if kind == "rates":
+            details.rates = parse_rates(record)
         if kind in {"moved", "deleted", "linked", "failed"} and record.get("entry") != "folder":
             details.files[str(kind)] += 1
             if record.get("proof"):

@@ -179,6 +179,7 @@ class Recorder:
         self.on_event = on_event
         self.required: Verification | None = None  # a weaker verification of moved files is a failure
         self._journal: Journal | None = None
+        self._progress: ProgressFile | None = None
         self._began = time.monotonic()
 
     @property
@@ -197,7 +198,7 @@ class Recorder:
         self._journal = stack.enter_context(Journal(path, first))
         progress = ProgressFile({**named, **ends, "began": began, **by}, self.on_event, follows=follows)
         stack.callback(progress.close)
-        self.on_event = progress
+        self._progress = self.on_event = progress
 
     def record(self, event: Event, *, more: bool = False) -> None:
         """Count, write and forward an event. Raises `IncompleteError` if the journal cannot be written.
@@ -229,7 +230,7 @@ class Recorder:
         return receipt
 
     def end(self, problem: BaseException | None, code: Exit | None = None) -> Receipt:
-        """Write what stopped the operation, if anything did, and the receipt as the last line.
+        """Write its rate over time, what stopped it if anything did, and the receipt as the last line.
 
         Args:
             problem: the exception that ended it.
@@ -242,6 +243,9 @@ class Recorder:
             problem = as_cancelled(problem)
         receipt = self.complete(problem, code)
         if self._journal is not None:
+            rates = None if self._progress is None else self._progress.rates()
+            if rates is not None:
+                self._journal.append({"kind": "rates", **rates.to_record()})
             if isinstance(problem, HibaliError):
                 self._journal.append(_stopped_line(problem))
             self._journal.append(receipt.to_record(), durable=True)

@@ -16,6 +16,7 @@ from hibali.ledger import find_identifier, ledger_folder, read_records, records_
 from hibali.plugins import if_offered
 from hibali.text import path_fields, path_from_fields, printable
 from hibali.unreadable import unreadable
+from transfers.history.rates import Rates, parse_rates
 from transfers.history.running import is_running
 from transfers.model.entry import Verification, weakest
 
@@ -234,6 +235,14 @@ def read_operation(path: Path) -> Operation:
     except (LookupError, ValueError, TypeError, AttributeError):
         pass
     raise unreadable(path, "the record of this operation is damaged")
+
+
+def read_rates(operation: str) -> Rates | None:
+    """Return what an ended operation carried over time, from the end of its journal; None for a short one, and of older versions."""
+    with os.fdopen(open_regular(journal_of(operation)), "rb") as stream:
+        stream.seek(max(0, stream.seek(0, os.SEEK_END) - _END))
+        records = records_in(stream.read().splitlines()[-3:])
+    return next((parse_rates(record) for record in records if record.get("kind") == "rates"), None)
 
 
 def _read_begin(text: bytes, touched: float) -> Operation | None:

@@ -19,10 +19,11 @@ from typing import Any
 
 from hibali.documents import line_of_json, read_json
 from hibali.errors import HibaliError
-from hibali.events import Ended, Event, Hashing, Listener, Listing, Planned, Round
+from hibali.events import Carried, Ended, Event, Hashing, Listener, Listing, Planned, Round
 from hibali.files import read_regular, replace_content
 from hibali.ledger import ledger_folder, now
 from hibali.locks import Holder, has_ended, this_process
+from transfers.history.rates import Rates, RateSeries, parse_rates
 from transfers.history.tally import Tally, rate_of, time_left
 
 _WRITE_SECONDS = 1.0
@@ -49,6 +50,7 @@ class ProgressFile:
         self._on_event = on_event
         self._guard = threading.Lock()
         self._tally = Tally()
+        self._series = RateSeries(time.monotonic())
         self._cycle: Round | None = None
         self._sent = [0, 0]  # files and bytes of the completed cycles of a followed source
         self._next = 0.0
@@ -60,6 +62,8 @@ class ProgressFile:
         with self._guard:
             at = time.monotonic()
             self._tally.update(self._of_cycle(event) if self._follows else event, at)
+            if type(event) is Carried:
+                self._series.add(event.worker, event.bytes)
             if at >= self._next or type(event) in _AT_ONCE:
                 self._write(at)
         self._on_event(event)
@@ -75,6 +79,11 @@ class ProgressFile:
             return Ended()
         return event
 
+    def rates(self) -> Rates | None:
+        """Return what was carried over time, until now."""
+        with self._guard:
+            return self._series.rates(time.monotonic())
+
     def close(self) -> None:
         """Remove the file: the operation has ended; safe to call twice."""
         with self._guard:
@@ -85,6 +94,8 @@ class ProgressFile:
         if self._closed:
             return
         self._next = at + _WRITE_SECONDS
+        self._series.sample(at)
+        rates = self._series.rates(at)
         size, seconds = self._tally.window(at)
         record = {
             "schema": 1,
@@ -94,6 +105,7 @@ class ProgressFile:
             **self._tally.to_record(at),
             "window_bytes": size,
             "window_seconds": seconds,
+            "rates": None if rates is None else rates.to_record(),
         }
         if self._follows:
             record |= {
@@ -138,6 +150,7 @@ class RunningOperation:
         rate: recent bytes per second; None while too little is known.
         seconds_left: at this rate; None where unknown.
         silent_seconds: the time since it last reported anything.
+        rates: what was carried over time; None while there is little.
     """
 
     fields: Mapping[str, Any]
@@ -149,6 +162,7 @@ class RunningOperation:
     rate: float | None
     seconds_left: float | None
     silent_seconds: float
+    rates: Rates | None = None
 
     @property
     def id(self) -> str:
@@ -246,6 +260,7 @@ def parse_progress(record: Mapping[str, Any], clock: Clock) -> RunningOperation 
             rate_of(*window),
             time_left(counts["bytes_to_do"] - counts["bytes"], *window),
             silent,
+            parse_rates(record["rates"]) if record.get("rates") else None,
         )
     except (KeyError, TypeError, ValueError, OverflowError):
         return None

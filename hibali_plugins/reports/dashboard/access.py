@@ -3,7 +3,8 @@
 Other accounts of this machine can connect to the port, and any web page can make a browser send requests there. So the
 dashboard answers only requests that name its own address (a page cannot get around that by DNS rebinding) and have the
 cookie, which a browser gets once, for the token of the link that the terminal shows. Cookies are sent to every port of an
-address: a secret path keeps this one from servers of other accounts.
+address: a secret path keeps this one from servers of other accounts. The one request that does something is a POST, and has to
+come from a page of the dashboard: browsers name the page's Origin in every POST, and a foreign one cannot change that.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 COOKIE = "hibali-dashboard"
 ENTRANCE = "/open"
+REFRESH = "/refresh"  # below the base: the only address that does anything, on POST
 _FAVICON = "/favicon.ico"
 ADDRESS = "127.0.0.1"
 _HEADERS = {
@@ -82,7 +84,7 @@ _FORBIDDEN = Answer(
     "<p>Open the link that <code>hibali dashboard</code> prints. It works once; start the command again for another one.</p>"
     "</main></html>",
 )
-_READ_ONLY = Answer(405, "The dashboard can only be read.", {"allow": "GET, HEAD"})
+_READ_ONLY = Answer(405, "This page can only be read.", {"allow": "GET, HEAD"})
 
 
 def judge(method: str, path: str, query: str, headers: Mapping[str, str], keys: Keys) -> Answer | None:
@@ -95,12 +97,13 @@ def judge(method: str, path: str, query: str, headers: Mapping[str, str], keys: 
         headers: by their names in small letters.
         keys: of the dashboard; a token that was used is removed.
     """
-    if method not in {"GET", "HEAD"}:
+    changes = method == "POST" and path == f"{keys.base}{REFRESH}"
+    if method not in {"GET", "HEAD"} and not changes:
         return _READ_ONLY
     hosts = {f"{name}:{keys.port}" for name in (ADDRESS, "localhost")}
     origin = headers.get("origin")
     if headers.get("host") not in hosts or (
-        origin is not None and origin not in {f"http://{each}" for each in hosts}
+        (changes or origin is not None) and origin not in {f"http://{each}" for each in hosts}
     ):
         return _FORBIDDEN
     if path == ENTRANCE:

@@ -16,11 +16,12 @@ from starlette.routing import Mount, Route
 
 from hibali import __version__
 from hibali.errors import HibaliError, NotFoundError, UsageError
-from hibali_plugins.reports.dashboard.access import AccessControl, Application, Keys
+from hibali_plugins.reports.dashboard.access import REFRESH, AccessControl, Application, Keys
 from hibali_plugins.reports.dashboard.data import LedgerReader
 from hibali_plugins.reports.dashboard.pages import (
     PAGE_ROWS,
     live_values,
+    log_values,
     operation_rows,
     receipt_values,
     run_rows,
@@ -29,6 +30,7 @@ from hibali_plugins.reports.dashboard.pages import (
     site_values,
     sweep_values,
 )
+from hibali_plugins.reports.dashboard.refresh import Refresher
 from hibali_plugins.reports.page import clock, environment, style_sheet
 from transfers.history.operations import Result
 
@@ -41,6 +43,7 @@ _STATIC = {
 _PAGES = (("", "Overview"), ("runs", "Runs"), ("sweeps", "Sweeps"), ("history", "History"))
 _RECENT = 10
 _NO_CONTENT = 204
+_MOST_SHOWN = 1024 * 1024  # bytes of a log in one page
 
 
 class Dashboard:
@@ -49,6 +52,7 @@ class Dashboard:
     def __init__(self, reader: LedgerReader, base: str) -> None:
         self._reader = reader
         self._base = base
+        self._refresher = Refresher(reader.config)
         sheets = style_sheet("run_page.css", "status_page.css")
         self._style = sheets + (_FOLDER / "static" / "dashboard.css").read_text("ascii")
 
@@ -59,12 +63,14 @@ class Dashboard:
             "/live": self.live,
             "/runs": self.runs,
             "/runs/{identifier}": self.run,
+            "/runs/{identifier}/log/{name}": self.log,
             "/sweeps": self.sweeps,
             "/history": self.history,
             "/history/{identifier}": self.operation,
             "/static/{name}": self.static,
         }
-        return [Route(path, endpoint, methods=["GET"]) for path, endpoint in found.items()]
+        reading = [Route(path, endpoint, methods=["GET"]) for path, endpoint in found.items()]
+        return [*reading, Route(REFRESH, self.refresh, methods=["POST"])]
 
     def _page(self, template: str, page: str, title: str, *, status: int = 200, **values: Any) -> Response:
         text = self._rendered(template, page=page, pages=_PAGES, title=title, **values)
@@ -97,8 +103,15 @@ class Dashboard:
 
     def _live(self) -> dict[str, Any]:
         present = self._reader.present()
-        values = live_values(present, self._reader.schedules(present))
+        values = live_values(present, self._reader.schedules(present), self._reader.site_names())
         return {**values, "digest": hashlib.sha256(repr(values).encode("utf-8", "replace")).hexdigest()[:32]}
+
+    def refresh(self, request: Request) -> Response:
+        """Query the sites of unfinished runs; the overview then shows the states that its polls read."""
+        del request
+        warnings = self._refresher.refresh()
+        text = self._rendered("refreshed.html", warnings=warnings)
+        return Response(text, media_type="text/html")
 
     def runs(self, request: Request) -> Response:
         """Show all runs, a page at a time, all of them or those in one state."""
@@ -110,9 +123,23 @@ class Dashboard:
     def run(self, request: Request) -> Response:
         """Show one run."""
         found = self._reader.run(request.path_params["identifier"])
-        values = run_values(found, self._reader.log_tails(found.run), time.time())
+        values = run_values(found, self._reader.log_parts(found.run), time.time())
         title = f"{found.run.spec.pipeline} at {found.run.site}"
         return self._page("run.html", "runs", title, **values)
+
+    def log(self, request: Request) -> Response:
+        """Answer the browser's poll for what a run has printed since; the page is loaded again before it becomes too long."""
+        run = self._reader.run(request.path_params["identifier"]).run
+        after, shown = (_number(request.query_params.get(name, "")) for name in ("after", "shown"))
+        part = self._reader.log_parts(run, after).get(request.path_params["name"])
+        if part is None:
+            raise HTTPException(404)
+        if shown > _MOST_SHOWN or part.end < after:  # or the file was written anew
+            return Response(headers={"HX-Refresh": "true"})
+        if not part.text and not run.state.ended:
+            return Response(status_code=_NO_CONTENT)
+        values = log_values(run, request.path_params["name"], part, shown)
+        return Response(self._rendered("log.html", log=values), media_type="text/html")
 
     def sweeps(self, request: Request) -> Response:
         """Show the latest sweeps as grids of their tasks."""
@@ -145,8 +172,7 @@ class Dashboard:
     def _part(self, rows: list[Any], request: Request) -> tuple[list[Any], dict[str, Any]]:
         """Return the rows of the requested page, and the links to the others."""
         last = max(1, -(-len(rows) // PAGE_ROWS))
-        text = request.query_params.get("page", "1")
-        number = min(last, max(1, int(text))) if text.isascii() and text.isdigit() and len(text) < 9 else 1
+        number = min(last, max(1, _number(request.query_params.get("page", ""))))
         links = {
             name: str(request.url.include_query_params(page=other).query) if 1 <= other <= last else ""
             for name, other in (("newer", number - 1), ("older", number + 1))
@@ -175,6 +201,11 @@ class Dashboard:
             status, message = 500, f"{type(problem).__name__}. To see the same on the terminal: hibali status"
         hint = problem.hint if isinstance(problem, HibaliError) and status != 404 else ""
         return self._page("error.html", "none", "Error", status=status, message=message, hint=hint)
+
+
+def _number(text: str) -> int:
+    """Return a number of an address; 0 for anything else."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else 0
 
 
 def make_application(reader: LedgerReader, keys: Keys) -> Application:

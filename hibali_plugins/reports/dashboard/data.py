@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hibali.config.settings import load_sites
 from hibali.errors import HibaliError
@@ -42,11 +42,18 @@ class SiteHealth:
     result: Result | None
 
 
+class LogPart(NamedTuple):
+    """A part of a run's output, and the offset at which the next one begins."""
+
+    text: bytes
+    end: int
+
+
 class LedgerReader:
     """Reads the ledger for all requests; safe to use from any thread. `config` is the config.toml given."""
 
     def __init__(self, config: str | None) -> None:
-        self._config = config
+        self.config = config
         self._guard = threading.Lock()
         self._present = PresentReader(config)
         self._latest: tuple[float, Present] | None = None
@@ -75,7 +82,7 @@ class LedgerReader:
     def schedules(self, present: Present) -> list[ScheduleRow]:
         """Return the schedules with their latest firings, as in the status report."""
         triggers = {name: state.triggers for name, state in schedule_states(present).items()}
-        infos = schedule_infos(load_schedules(self._config))
+        infos = schedule_infos(load_schedules(self.config))
         return [evaluate(info, triggers.get(info.name, []), present.now) for info in infos]
 
     def operations(self) -> list[Operation]:
@@ -108,7 +115,7 @@ class LedgerReader:
     def sites(self, operations: Sequence[Operation]) -> list[SiteHealth]:
         """Return the sites of config.toml by name; none if it cannot be read."""
         try:
-            sites = load_sites(self._config).sites
+            sites = load_sites(self.config).sites
         except HibaliError:
             return []
         found = []
@@ -126,17 +133,25 @@ class LedgerReader:
             found.append(SiteHealth(usage, last_check(sites[name]), last, result))
         return found
 
-    def log_tails(self, run: Run) -> list[tuple[str, bytes]]:
-        """Return the ends of a run's output, if its folder is on this machine."""
+    def site_names(self) -> frozenset[str]:
+        """Return the names of the sites of config.toml; none if it cannot be read."""
         try:
-            site = load_sites(self._config).sites.get(run.site)
+            return frozenset(load_sites(self.config).sites)
         except HibaliError:
-            return []
+            return frozenset()
+
+    def log_parts(self, run: Run, after: int | None = None) -> dict[str, LogPart]:
+        """Return the end of each stream of a run's output, or what follows the byte `after`; {} if it is not on this machine."""
+        try:
+            site = load_sites(self.config).sites.get(run.site)
+        except HibaliError:
+            return {}
         if site is None or site.kind != "local" or not run.folder.startswith(b"/"):
-            return []
+            return {}
         folder = Path(os.fsdecode(run.folder))
-        found = [(name, _tail(folder / name)) for name in ("stdout", "stderr")]
-        return [(name, text) for name, text in found if text]
+        return {
+            name: _read_part(folder / name, after, whole=run.state.ended) for name in ("stdout", "stderr")
+        }
 
 
 def schedule_states(present: Present) -> dict[str, ScheduleState]:
@@ -144,16 +159,23 @@ def schedule_states(present: Present) -> dict[str, ScheduleState]:
     return {each.name: each.of for each in present.others if isinstance(each, ScheduleItem)}
 
 
-def _tail(path: Path) -> bytes:
-    """Return the last lines of a regular file, b"" if it cannot be read."""
+def _read_part(path: Path, after: int | None, *, whole: bool) -> LogPart:
+    """Return the last lines of a regular file, those that follow the byte `after` if it is given; none if it cannot be read.
+
+    At most `_LOG_BYTES` are read: earlier ones are left out. Without `whole` an incomplete last line is left for the next part.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
-        return b""
+        return LogPart(b"", 0)
     with contextlib.suppress(OSError), os.fdopen(descriptor, "rb") as stream:
         found = os.fstat(descriptor)
         if stat.S_ISREG(found.st_mode):
-            stream.seek(max(0, found.st_size - _LOG_BYTES))
+            first = after if after is not None and after <= found.st_size else 0
+            start = stream.seek(max(first, found.st_size - _LOG_BYTES))
             text = stream.read(_LOG_BYTES)
-            return text if found.st_size <= _LOG_BYTES else text.partition(b"\n")[2] or text
-    return b""
+            if not whole and len(text) < _LOG_BYTES:
+                text = text[: text.rfind(b"\n") + 1]
+            shown = text if start == first else text.partition(b"\n")[2] or text
+            return LogPart(shown, start + len(text))
+    return LogPart(b"", 0)

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from hibali.amounts import format_duration, format_size
 from hibali.plugins import if_offered
-from hibali.text import counted, path_from_fields, printable, without_controls
+from hibali.text import counted, path_from_fields, printable
+from hibali_cli.cells import id_cell, time_cell
 from hibali_cli.handlers.runs import about_run, tasks_text
-from hibali_plugins.reports.dashboard.data import SiteHealth, schedule_states
-from hibali_plugins.reports.page import clock
+from hibali_plugins.reports.dashboard.data import LogPart, SiteHealth, schedule_states
+from hibali_plugins.reports.flow_map import draw_flows
+from hibali_plugins.reports.page import clock, plain_line
+from hibali_plugins.reports.rate_chart import draw_rates
+from hibali_plugins.reports.recent import transfer_values
 from hibali_plugins.reports.run_page import ReportedRun, legend_of, section_values, task_grid, timeline_rows
 from hibali_plugins.reports.status import STRIP, ScheduleRow, mark_of
 from hibali_plugins.reports.status_page import MARK_KINDS, schedule_values
 from hibali_plugins.reports.timeline import draw_timeline
 from hibali_plugins.schedules.status import ScheduleState, facts_of
-from hibali_plugins.status.showing import operation_line, operation_title
 from runs.model import Run
 from runs.present import Present, UnfinishedRun
 from runs.site_health import SiteCheck
 from transfers.history.index import OperationDetails
 from transfers.history.operations import Operation, Result
-from transfers.history.running import RunningOperation
 
 PAGE_ROWS = 50
 _MOST_SWEEPS = 20
@@ -40,12 +41,13 @@ _RESULT_KINDS = {
 }
 
 
-def live_values(present: Present, schedules: Sequence[ScheduleRow]) -> dict[str, Any]:
-    """Return the parts of the overview that change while one looks at them."""
+def live_values(present: Present, schedules: Sequence[ScheduleRow], sites: Collection[str]) -> dict[str, Any]:
+    """Return the parts of the overview that change while one looks at them; `sites` are the names in config.toml."""
     states = schedule_states(present)
     return {
         "idle": present.is_idle,
-        "transfers": [_transfer(each) for each in present.operations],
+        "map": draw_flows(present.operations, present.runs, sites),
+        "transfers": [transfer_values(each) for each in present.operations],
         "runs": [_unfinished(each, present.now) for each in present.runs],
         "schedules": [_schedule(row, states[row.schedule.name], present.now) for row in schedules],
         "shown": STRIP,
@@ -54,22 +56,6 @@ def live_values(present: Present, schedules: Sequence[ScheduleRow]) -> dict[str,
                 (MARK_KINDS[mark_of(each)], str(mark_of(each))) for row in schedules for each in row.strip
             )
         ),
-    }
-
-
-def _transfer(each: RunningOperation) -> dict[str, Any]:
-    line = operation_line(each)
-    return {
-        "id": each.id,
-        "title": operation_title(each),
-        "state": line.state,
-        "percent": None
-        if each.share is None or each.phase not in {"moving", "hashing"}
-        else int(100 * each.share),
-        "facts": ", ".join(line.facts[:-1]),
-        "since": clock(datetime.fromisoformat(each.fields["began"]).timestamp()),
-        "schedule": each.fields["schedule"] or "",
-        "process": f"process {each.pid} on {each.host}",
     }
 
 
@@ -83,14 +69,14 @@ def _unfinished(each: UnfinishedRun, now: float) -> dict[str, Any]:
 
 def _run_row(run: Run) -> dict[str, Any]:
     return {
-        "id": run.id,
+        "id": id_cell(run.id),
         "state": run.state.lower(),
         "pipeline": run.spec.pipeline,
         "site": run.site,
         "name": run.spec.name,
         "tasks": "" if run.sweep is None else tasks_text(run),
-        "about": about_run(run),
-        "created": f"{run.created[:10]} {run.created[11:16]}",
+        "remark": about_run(run),
+        "created": time_cell(run.created),
     }
 
 
@@ -153,8 +139,8 @@ def operation_rows(operations: Sequence[Operation]) -> list[dict[str, Any]]:
     """Return the rows of a table of operations."""
     return [
         {
-            "id": each.id,
-            "began": f"{each.began[:10]} {each.began[11:16]}",
+            "id": id_cell(each.id),
+            "began": time_cell(each.began),
             "what": each.operation,
             "source": each.source,
             "target": each.target,
@@ -185,7 +171,7 @@ def _text_of(each: Operation) -> str:
     return "\n".join(map(str, (*texts, stopped.get("code"), stopped.get("message"), each.began))).casefold()
 
 
-def run_values(each: ReportedRun, logs: Sequence[tuple[str, bytes]], now: float) -> dict[str, Any]:
+def run_values(each: ReportedRun, logs: Mapping[str, LogPart], now: float) -> dict[str, Any]:
     """Return the values of the page of one run."""
     rows = timeline_rows([each], now)
     return {
@@ -200,13 +186,23 @@ def run_values(each: ReportedRun, logs: Sequence[tuple[str, bytes]], now: float)
             )
             for span in each.spans
         ],
-        "logs": [(name, _log_text(text)) for name, text in logs],
+        "logs": [
+            log_values(each.run, name, part, 0)
+            for name, part in logs.items()
+            if part.text or not each.run.state.ended
+        ],
     }
 
 
-def _log_text(text: bytes) -> str:
-    """Return the lines of a log without control characters."""
-    return "\n".join(without_controls(line) for line in text.decode("utf-8", "replace").splitlines())
+def log_values(run: Run, name: str, part: LogPart, shown: int) -> dict[str, Any]:
+    """Return a part of a log: its lines without control characters; while the run has not ended, also what the next poll asks for."""
+    return {
+        "name": name,
+        "lines": [plain_line(line) for line in part.text.decode("utf-8", "replace").splitlines()],
+        "next": ""
+        if run.state.ended
+        else f"{run.id}/log/{name}?after={part.end}&shown={shown + len(part.text)}",
+    }
 
 
 def run_rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
@@ -232,6 +228,7 @@ def receipt_values(details: OperationDetails) -> dict[str, Any]:
             for failure in details.failures[:_MOST_FAILURES]
         ],
         "failed": details.files["failed"],
+        "rates": None if details.rates is None else draw_rates(details.rates),
         "notes": details.notes,
     }
 

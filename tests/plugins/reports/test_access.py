@@ -51,6 +51,14 @@ def status(method: str = "GET", path: str = "/base/", query: str = "", **headers
         (405, {"method": "POST"}),
         (405, {"method": "DELETE"}),
         (405, {"method": "OPTIONS"}),
+        (200, {"method": "POST", "path": "/base/refresh", "origin": "http://127.0.0.1:8123"}),
+        (403, {"method": "POST", "path": "/base/refresh"}),
+        (403, {"method": "POST", "path": "/base/refresh", "origin": "null"}),
+        (403, {"method": "POST", "path": "/base/refresh", "origin": "http://attacker.example"}),
+        (403, {"method": "POST", "path": "/base/refresh", "origin": "http://127.0.0.1:8123", "cookie": None}),
+        (405, {"method": "POST", "path": "/refresh", "origin": "http://127.0.0.1:8123"}),
+        (405, {"method": "POST", "path": "/base/runs", "origin": "http://127.0.0.1:8123"}),
+        (405, {"method": "PUT", "path": "/base/refresh", "origin": "http://127.0.0.1:8123"}),
     ],
 )
 def test_only_reading_requests_with_the_cookie_to_the_own_address_are_answered(

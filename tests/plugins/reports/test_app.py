@@ -23,6 +23,7 @@ from transfers.history.running import ProgressFile
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>\x1b[31m\u202e{{7*7}}"
 OPERATION, RUN, SWEEP = "20260102-030405-0a1b2c3d", "20260102-030405-00000001", "20260102-030405-00000002"
+RATES = {"seconds": [1, 2, 4], "bytes": [100, 300, 0], "workers": {HOSTILE: [100, 100, 0], "2": [0, 200, 0]}}
 PLAN = Planned(files=4, bytes=400, files_to_move=4, bytes_to_move=400, files_kept=0, files_to_delete=0)
 
 
@@ -53,6 +54,7 @@ def write_operation() -> None:
         failed = {"kind": "failed", **path_fields(HOSTILE.encode()), "code": HOSTILE, "message": HOSTILE}
         journal.append(failed)
         journal.append({"kind": "noted", "message": HOSTILE})
+        journal.append({"kind": "rates", **RATES})
         journal.append(
             {"kind": "stopped", "code": HOSTILE, "message": HOSTILE, "about": HOSTILE, "hint": HOSTILE}
         )
@@ -141,6 +143,16 @@ def test_every_answer_has_the_security_headers(pages: TestClient, keys: Keys) ->
     assert pages.head("/").status_code == 200
 
 
+def test_lists_have_short_ids_and_times_with_the_whole_ones_as_titles(pages: TestClient) -> None:
+    write_operation()
+    write_runs()
+    listed = pages.get("/history").text
+    assert f'title="{OPERATION}">0a1b2c3d</a>' in listed
+    assert 'title="2026-01-02T03:04:05.000000Z">2 Jan' in listed
+    assert "schedule</th>" not in listed, "a column without values"
+    assert f'title="{RUN}">00000001</a>' in pages.get("/runs").text
+
+
 def test_the_link_leads_to_the_overview(keys: Keys) -> None:
     app: Any = make_application(LedgerReader(None), keys)
     client = TestClient(app, base_url="http://127.0.0.1:8123")
@@ -167,6 +179,14 @@ def test_a_running_transfer_is_shown_with_its_progress(pages: TestClient) -> Non
     text = pages.get("/").text
     assert "push data there:data" in text
     assert '<progress max="100" value="25"' in text
+
+
+def test_a_receipt_has_the_rate_over_time_and_of_each_worker(pages: TestClient) -> None:
+    write_operation()
+    text = pages.get(f"/history/{OPERATION}").text
+    assert "Rate over time: 400 B in 4 s, 100 B/s on average, at most 300 B/s" in text
+    assert "worker 2: 200 B in 4 s" in text
+    assert text.count('<path class="bar"') == 3
 
 
 def test_the_overview_shows_the_latest_check_of_each_site(pages: TestClient, tmp_path: Path) -> None:

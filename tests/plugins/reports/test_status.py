@@ -150,7 +150,8 @@ def test_names_are_escaped_on_the_page() -> None:
         "<b>x</b>", "hibali push '<script>alert(1)</script>' \x1b", "5 * * * *", since=NOW
     )
     page = render(
-        Overview(NOW, [evaluate(schedule, [firing(20, "failed", exit=1, message="<img src=x>")], NOW)])
+        Overview(NOW, [evaluate(schedule, [firing(20, "failed", exit=1, message="<img src=x>")], NOW)]),
+        {"transfers": [], "rates": [], "timeline": None, "timeline_legend": []},
     )
     assert b"<script" not in page
     assert b"<img" not in page

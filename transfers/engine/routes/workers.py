@@ -17,7 +17,7 @@ from typing import Any
 from hibali.cancellation import in_this_context
 from hibali.cores import is_shared_machine, usable_cores
 from hibali.errors import HibaliError, TryLaterError, is_lost
-from hibali.events import Event, Listener, Noted
+from hibali.events import Carried, Event, Listener, Noted
 from hibali.locations import Location
 from hibali.subprocesses import Process
 from hibali.text import printable
@@ -151,6 +151,7 @@ class _Worker:
 
     def __init__(self, job: Job, messages: queue.SimpleQueue[tuple[_Worker, Any]]) -> None:
         self.ticket = job.ticket
+        self.number = job.number
         self.agents: Sequence[dict[str, Any]] | None = None
         self.items: dict[int, Item] = {}
         self.over = False
@@ -244,6 +245,8 @@ class _Workers:
                     self.slowed = self.slowed or message.slowed
                     if message.problem is not None:
                         self._replace(worker, message.problem)
+                elif isinstance(message, Carried):
+                    self._on_event(replace(message, worker=len(self._writing.tickets) - worker.number + 1))
                 elif message is not None:
                     self._on_event(message)
                 elif not worker.over:

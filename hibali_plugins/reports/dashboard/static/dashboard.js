@@ -5,3 +5,10 @@ document.addEventListener("htmx:sendError", () => show(true));
 document.addEventListener("htmx:timeout", () => show(true));
 document.addEventListener("htmx:responseError", () => show(true));
 document.addEventListener("htmx:beforeOnLoad", (event) => { if (event.detail.xhr.status < 400) show(false); });
+// "/" moves to the search, as on many sites.
+document.addEventListener("keydown", (event) => {
+  const search = document.querySelector("input[type=search]");
+  if (event.key !== "/" || event.ctrlKey || event.altKey || event.metaKey || !search || event.target.closest("input, select")) return;
+  event.preventDefault();
+  search.focus();
+});
