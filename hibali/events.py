@@ -93,6 +93,14 @@ class Deleted:
 
 
 @dataclass(frozen=True, slots=True)
+class Removed:
+    """One entry was removed at the source, because it was proven at the target (--move)."""
+
+    path: bytes
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
 class Adjusted:
     """The permissions of one entry at the target were set; no bytes moved."""
 
@@ -199,6 +207,7 @@ Event = (
     | Carrying
     | Connected
     | Deleted
+    | Removed
     | Adjusted
     | Linked
     | Packed

@@ -28,6 +28,7 @@ from hibali.events import (
     Packed,
     Planned,
     Recorded,
+    Removed,
     Retried,
     Round,
     Unverified,
@@ -185,20 +186,12 @@ def _line_of(event: Event) -> str | None:
 
 def _details(event: Event) -> str | None:
     match event:
-        case Moved():
-            return f"moved    {printable(event.path)}"
-        case Adjusted():
-            return f"adjusted {printable(event.path)}"
-        case Recorded():
-            return f"recorded {printable(event.path)}"
+        case Moved() | Adjusted() | Recorded() | Linked() | Deleted() | Removed():
+            return f"{type(event).__name__.lower():<8} {printable(event.path)}"
         case Grown():
             return f"grown    {printable(event.path)}: {format_size(event.bytes_added)} more, {format_size(event.size)} in all"
-        case Linked():
-            return f"linked   {printable(event.path)}"
         case Packed():
             return f"packed   {printable(event.path)}: {event.members} in {event.size} bytes"
-        case Deleted():
-            return f"deleted  {printable(event.path)}"
         case Retried():
             reason = printable(event.reason)
             return f"retrying {printable(event.subject)} in {event.wait_seconds:.1f} s: {reason}"
