@@ -265,7 +265,7 @@ class TransferPlan:
     @property
     def files_to_remove(self) -> int:
         """How many files and links --move removes at the source if all goes well."""
-        return sum(1 for _ in self.removals())
+        return 0 if self.kept is None else self.files_to_move + self.files_to_link + self.files_kept
 
     def removals(self) -> Iterator[Action]:
         """Yield the files and links that --move removes at the source if all goes well."""
