@@ -245,3 +245,12 @@ def test_the_ledger_has_the_removal_at_the_source(local_there: Transfers) -> Non
     assert {(line["operation"], line["result"]) for line in listed} == {("push", "done"), ("rm", "done")}
     local_there.verify()
     assert local_there.verify("there:data").last["files_hashed"] == 2
+
+
+def test_packs_are_refused_as_a_source(local_there: Transfers, tmp_path: Path) -> None:
+    local_there.make({b"a": b"1", b"b": b"2"})
+    local_there.push("--pack")
+    before = local_there.whole_state()
+    answer = local_there.pull(tmp_path / "back", "--move", exit=8)
+    assert answer.last["code"] == "cannot-remove"
+    assert local_there.whole_state() == before

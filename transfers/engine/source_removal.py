@@ -18,7 +18,7 @@ from transfers.engine.endpoints import Endpoints
 from transfers.history.journal import Recorder, target_line
 from transfers.model.entry import Entry, Kind, Verification, deepest_first, enclosing
 from transfers.model.spool import EntrySpool, sort_on_disk
-from transfers.model.store import Store
+from transfers.model.store import Store, StoreView
 from transfers.model.units import Committed, ListingIncompleteError
 from transfers.planning.planner import TransferPlan
 
@@ -34,7 +34,7 @@ class ProvenEntries:
 
     def __init__(self) -> None:
         self._moved = EntrySpool()
-        self._unproven: set[bytes] = set()  # files, whose further names are unproven, too
+        self.unproven: set[bytes] = set()  # files, whose further names are unproven, too
 
     def note(self, result: Committed) -> None:
         """Note the result of one entry."""
@@ -42,8 +42,8 @@ class ProvenEntries:
         if result.problem is not None:
             return
         weak = entry.kind is Kind.FILE and result.verification.strength < Verification.RECORDED.strength
-        if entry.same_as in self._unproven or (weak and not entry.same_as):
-            self._unproven.add(entry.path)
+        if entry.same_as in self.unproven or (weak and not entry.same_as):
+            self.unproven.add(entry.path)
         else:
             self._moved.add(entry)
 
@@ -69,11 +69,8 @@ def check_provable(endpoints: Endpoints) -> None:
             hint="Leave out --move. Nothing was moved.",
         )
     store = endpoints.origin.store
-    if (
-        not store.facts.writable
-        or not store.can(Store.remove)
-        or (store.facts.locks and not store.can(Store.lock))
-    ):
+    # a view shows other files than the store has: those of a dataset, or in packs
+    if isinstance(store, StoreView) or not store.facts.writable or not store.can(Store.remove):
         raise RefusedError(
             "cannot-remove",
             "files at this kind of source cannot be removed",
@@ -106,6 +103,8 @@ def remove_sources(
             recorder.record(Failed(b"", LEFT, f"nothing was removed at the source: {problem.message}"))
             return
         removal.run(entries, stack)
+    for path in sorted(proven.unproven):
+        removal.leave(path, "it could not be proven by sha256")
 
 
 class _SourceRemoval:
@@ -128,7 +127,7 @@ class _SourceRemoval:
                 continue
             reason = _reason_to_stay(wanted, found, top)
             if reason:
-                self._leave(found, reason)
+                self.leave(found.path, reason)
             else:
                 yield found
 
@@ -145,7 +144,7 @@ class _SourceRemoval:
                     own.record(Deleted(entry.path, entry.kind))
                     self._recorder.record(Removed(entry.path, entry.kind))
                 elif entry.kind is not Kind.FOLDER:  # a folder with other contents stays
-                    self._leave(entry, problem.message)
+                    self.leave(entry.path, problem.message)
         except BaseException as problem:
             own.end(problem)
             raise
@@ -156,9 +155,10 @@ class _SourceRemoval:
         for entry in entries:
             yield entry._replace(path=self._endpoints.origin.path_of(entry))
 
-    def _leave(self, entry: Entry, reason: str) -> None:
+    def leave(self, path: bytes, reason: str) -> None:
+        """Record an entry that is not removed."""
         self._recorder.record(
-            Failed(entry.path, LEFT, f"it is at the target, but was not removed at the source: {reason}")
+            Failed(path, LEFT, f"it is at the target, but was not removed at the source: {reason}")
         )
 
 
