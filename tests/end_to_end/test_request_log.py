@@ -28,6 +28,8 @@ SHOWN = {
     "ebrains": _HTTP,
     "globus": _HTTP,
     "fsspec-s3": _HTTP,
+    "firecrest": _HTTP,
+    "unicore": _HTTP,
 }
 _ONLY_LISTED = {"cbrain", "globus"}  # whose folders need more than a path
 
