@@ -94,6 +94,14 @@ class Deleted:
 
 
 @dataclass(frozen=True, slots=True)
+class Removed:
+    """One entry was removed at the source, because it was proven at the target (--move)."""
+
+    path: bytes
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
 class Adjusted:
     """The permissions of one entry at the target were set; no bytes moved."""
 
@@ -200,6 +208,7 @@ Event = (
     | Carrying
     | Connected
     | Deleted
+    | Removed
     | Adjusted
     | Linked
     | Packed

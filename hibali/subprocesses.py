@@ -49,7 +49,13 @@ class CommandResult:
 
 
 _in_library = False
+_on_program: list[Callable[[Sequence[str | bytes]], None]] = []
 _on_start: ContextVar[Callable[[Callable[[], None]], None] | None] = ContextVar("on_start", default=None)
+
+
+def watch_programs(on_program: Callable[[Sequence[str | bytes]], None]) -> None:
+    """Call `on_program` with the arguments of every program that this process starts."""
+    _on_program[:] = [on_program]
 
 
 @contextlib.contextmanager
@@ -463,6 +469,8 @@ def _start(
     umask: int = -1,
     folder: str | None = None,
 ) -> subprocess.Popen[bytes]:
+    for on_program in _on_program:
+        on_program(argv)
     try:
         process = subprocess.Popen(
             [os.fsencode(argument) for argument in argv],

@@ -27,6 +27,17 @@ class Deletion(TypedDict, total=False):
     ]
 
 
+class Removal(TypedDict, total=False):
+    """What is removed at the source."""
+
+    move: Annotated[
+        bool,
+        Option(
+            "At the end, remove at the source what is proven by sha256 at the target, and folders that become empty."
+        ),
+    ]
+
+
 class Backup(TypedDict, total=False):
     """Where replaced and deleted files go."""
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hibali.config.settings import Settings
+from hibali.errors import UsageError
 from hibali.locations import Location, read_key, read_location, read_target
 from hibali.options import defaults_of, document
 from hibali.plugins import not_installed
@@ -59,6 +60,7 @@ class TransferOptions(
     declared.Packing,
     declared.Types,
     declared.Direct,
+    declared.Removal,
     total=False,
 ):
     """How files are moved, as the options of the command line with these names; `direct` is only for `sync`."""
@@ -98,10 +100,13 @@ def transfer_request(
     )
     if operation in {"push", "pull"}:
         check_direction(operation, *ends, settings)
+    if values["move"]:
+        _check_move(operation, values)
     features = _features(values, settings, ends)
     return Request(
         operation,
-        with_local_collection(ends[0], settings),
+        # nothing is removed through a symlink (S21)
+        replace(with_local_collection(ends[0], settings), confined=values["move"]),
         with_local_collection(ends[1], settings),
         rules_from(values),
         recorded=values["recorded"],
@@ -109,8 +114,25 @@ def transfer_request(
         via=values["via"],
         task_timeouts=TaskTimeouts(values["give_up_after"], values["cancel_on_interrupt"]),
         options=features,
+        move=values["move"],
+        sites=tuple(settings.sites.values()) if values["move"] else (),
         **_moving(values, settings),
     )
+
+
+def _check_move(operation: str, values: dict[str, Any]) -> None:
+    """Set what --move needs. Raise `UsageError` for what cannot be used with it."""
+    refused = {
+        "--delete": (values["delete"], "the next call would delete what this one moved"),
+        "--pack": (values.get("pack"), "files in packs are not proven one by one"),
+        "--recorded": (values["recorded"], "both ends must be hashed now"),
+    }
+    if operation not in {"push", "pull"}:
+        refused = {operation: (True, f"use push, pull, or within one site mv, not {operation}")}
+    for flag, (given, reason) in refused.items():
+        if given:
+            raise UsageError("usage", f"--move cannot be used with {flag}: {reason}", subject="--move")
+    values["checksum"] = True
 
 
 def plan_request(source: Place, target: Place, values: Mapping[str, Any], settings: Settings) -> Request:

@@ -16,7 +16,7 @@ from hibali import __version__
 from hibali.errors import Exit, HibaliError, IncompleteError, NotFoundError, UsageError
 from hibali.text import printable
 from hibali_cli.interruption import OutOfTime, interruption_hint
-from hibali_cli.output import PIPE_CLOSED, Output, coloured, record_text, write_message
+from hibali_cli.output import PIPE_CLOSED, Output, coloured, log_message, record_text, write_message
 
 
 def write_bug_report(failure: BaseException) -> str | None:
@@ -215,11 +215,12 @@ def print_error(error: HibaliError) -> None:
     named = "" if error.subject == "hibali" else error.subject.removeprefix("hibali ")
     subject = f"{printable(named)}: " if named else ""
     first, *more = error.message.split("\n")
-    write_message(f"{mark} {subject}{printable(first)} [{error.code}]")
-    for line in more:
-        write_message(f"  {printable(line)}")
+    following = [f"  {printable(line)}" for line in more]
     if error.hint:  # one line: it may contain names of others
-        write_message(f"  {printable(error.hint)}")
+        following.append(f"  {printable(error.hint)}")
+    text = "\n".join([f"{subject}{printable(first)} [{error.code}]", *following])
+    log_message(f"error    {text}")
+    write_message(f"{mark} {text}")
 
 
 def _write_record(record: dict[str, Any]) -> None:

@@ -201,7 +201,8 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("--json", "json", is_flag=True, help="Write results to stdout as JSON lines."),
     click.option("--json-array", "json_array", is_flag=True, help="Write them as one JSON array."),
     click.option("-q", "--quiet", is_flag=True, help="Print only errors."),
-    click.option("-v", "--verbose", is_flag=True, help="Print every file and its result."),
+    click.option("-v", "--verbose", count=True, help="Print every file; -vv also requests."),
+    click.option("--log-file", metavar="FILE", help="Append all messages to FILE, also with --quiet."),
     click.option("--config", metavar="FILE", help="Read FILE instead of your config.toml."),
     click.option("--no-progress", is_flag=True, help="Show no progress, also on a terminal."),
     click.option(
@@ -212,7 +213,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     ),
     add_help_option,
 )
-COMMON_NAMES = ("json", "json_array", "quiet", "verbose", "config", "no_progress", "max_time")
+COMMON_NAMES = ("json", "json_array", "quiet", "verbose", "log_file", "config", "no_progress", "max_time")
 
 
 def add_common_options(function: Callable[..., Any], *, has_layout: bool = False) -> Callable[..., Any]:
@@ -235,8 +236,17 @@ def pop_common(values: dict[str, Any]) -> Common:
     json = popped["json"] or popped["json_array"]
     if popped["json_array"]:
         begin_array()
+    output = Output(json=json, quiet=popped["quiet"], verbose=popped["verbose"] > 0)
+    if popped["log_file"]:
+        from hibali_cli.log_file import open_log  # start-up: only with a log
+
+        open_log(popped["log_file"])
+    if popped["verbose"] > 1:
+        from hibali.request_log import log_requests  # start-up: only where requests are reported
+
+        log_requests(output.detail)
     return Common(
-        output=Output(json=json, quiet=popped["quiet"], verbose=popped["verbose"]),
+        output=output,
         config=popped["config"],
         progress=not (popped["no_progress"] or popped["quiet"]),
         max_seconds=popped["max_time"],

@@ -108,7 +108,7 @@ _OPTIONS: Final[Mapping[str, tuple[str, str]]] = {
     "--checkers": ("workers", "hibali opens as many channels as are useful; see: hibali push --help-all"),
     "--delete-after": ("delete", "--delete deletes at the end, after everything was transferred."),
     "--delete-excluded": ("delete", "--delete never deletes what is left out; see: hibali push -n --delete"),
-    "--remove-source-files": ("modes", "hibali never removes the source; use `hibali rm` after `verify`."),
+    "--remove-source-files": ("move", "use `--move`, which removes what is proven at the target."),
     "-e": ("modes", "Options of ssh belong in ~/.ssh/config."),
 }
 

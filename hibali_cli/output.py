@@ -29,6 +29,7 @@ _MOST_LINES = 512  # checked for what must be escaped, and written, together
 _before: list[
     Callable[[], None]
 ] = []  # clears what is drawn on the terminal before anything is written there
+_logs: list[Callable[[str], None]] = []  # at most one, of --log-file
 _separator: list[str] = []  # what comes before the next record in a JSON array; empty without --json-array
 PIPE_CLOSED = "pipe-closed"  # the code of the only error without a message: the reader has closed the pipe
 
@@ -115,17 +116,22 @@ class Output:
 
     def info(self, text: str) -> None:
         """Write a line for users to stderr, not with `--quiet`; escaped."""
-        if not self.quiet:
-            write_message(printable(text))
+        self._message(text, shown=not self.quiet)
 
     def detail(self, text: str) -> None:
         """Write a line to stderr with `--verbose`; escaped."""
-        if self.verbose and not self.quiet:
-            write_message(printable(text))
+        self._message(text, shown=self.verbose and not self.quiet)
 
     def warn(self, text: str) -> None:
         """Write a line to stderr also with `--quiet`; escaped."""
-        write_message(printable(text))
+        self._message(text, shown=True)
+
+    def _message(self, text: str, *, shown: bool) -> None:
+        """Write a line to the log, and to stderr if it is `shown`."""
+        line = printable(text)
+        log_message(line)
+        if shown:
+            write_message(line)
 
 
 def begin_array() -> None:
@@ -154,6 +160,28 @@ def json_line(record: Mapping[str, Any]) -> str:
 
     line = line_of_json(dict(record))
     return line_of_json(_valid_text(dict(record))) if "\\ud" in line else line
+
+
+def log_to(write: Callable[[str], None]) -> None:
+    """Pass all messages to `write`, too, also those that are not shown, until `end_log`."""
+    _logs[:] = [write]
+
+
+def is_logged() -> bool:
+    """Return whether there is a log of messages."""
+    return bool(_logs)
+
+
+def log_message(text: str) -> None:
+    """Write an escaped text to the log, if there is one."""
+    for write in _logs:
+        write(text)
+
+
+def end_log(code: int) -> None:
+    """Write the exit code to the log, if there is one, as its last line."""
+    log_message(f"ended    exit {code}")
+    _logs.clear()
 
 
 def write_message(text: str, *, end: str = "\n") -> None:

@@ -28,13 +28,14 @@ from hibali.events import (
     Packed,
     Planned,
     Recorded,
+    Removed,
     Retried,
     Round,
     Unverified,
 )
 from hibali.text import counted, printable
 from hibali_cli.options import Common
-from hibali_cli.output import can_be_drawn_on, is_terminal, write_message
+from hibali_cli.output import can_be_drawn_on, is_logged, is_terminal, log_message, write_message
 from hibali_cli.records import event_fields
 from transfers.history.tally import LISTING, WAITING, Tally
 
@@ -72,11 +73,14 @@ class EventPrinter:
             self._display.show(event)
             if self._common.json:
                 _write_record(self._common, event)
-            text = _line_of(self._common, event)
+            shown = _is_shown(self._common, event)
+            text = _line_of(event) if shown or is_logged() else None
             if isinstance(event, Unverified):
                 text = self._name_unverified(event)
             if text is not None:
-                self._display.line(text)
+                log_message(text)
+                if shown:
+                    self._display.line(text)
             if self._pulse is not None:
                 self._pulse.update(self._display)
 
@@ -158,12 +162,17 @@ def _display(
     return nullcontext(_Lines(tally))
 
 
-def _line_of(common: Common, event: Event) -> str | None:
-    """Return the line of an event for users; None for one that is not shown."""
+def _is_shown(common: Common, event: Event) -> bool:
+    """Return whether the line of an event is shown on stderr, not only in the log."""
+    if isinstance(event, Failed | Unverified):
+        return True
+    return not common.output.quiet and (common.output.verbose or isinstance(event, Noted | Round))
+
+
+def _line_of(event: Event) -> str | None:
+    """Return the line of an event for users; None for one without."""
     if isinstance(event, Failed):
         return f"failed   {printable(event.path)}: {printable(event.message)}"
-    if common.output.quiet:
-        return None
     if isinstance(event, Noted):
         return f"note     {printable(event.message)}"
     if isinstance(event, Round):
@@ -172,25 +181,17 @@ def _line_of(common: Common, event: Event) -> str | None:
             f"cycle    {event.number}: {counted(event.files_moved, 'file')} and {format_size(event.bytes_moved)} moved,"
             f" {event.files_waiting} not finished yet{failed}"
         )
-    return _details(event) if common.output.verbose else None
+    return _details(event)
 
 
 def _details(event: Event) -> str | None:
     match event:
-        case Moved():
-            return f"moved    {printable(event.path)}"
-        case Adjusted():
-            return f"adjusted {printable(event.path)}"
-        case Recorded():
-            return f"recorded {printable(event.path)}"
+        case Moved() | Adjusted() | Recorded() | Linked() | Deleted() | Removed():
+            return f"{type(event).__name__.lower():<8} {printable(event.path)}"
         case Grown():
             return f"grown    {printable(event.path)}: {format_size(event.bytes_added)} more, {format_size(event.size)} in all"
-        case Linked():
-            return f"linked   {printable(event.path)}"
         case Packed():
             return f"packed   {printable(event.path)}: {event.members} in {event.size} bytes"
-        case Deleted():
-            return f"deleted  {printable(event.path)}"
         case Retried():
             reason = printable(event.reason)
             return f"retrying {printable(event.subject)} in {event.wait_seconds:.1f} s: {reason}"

@@ -12,7 +12,15 @@ from hibali_cli.command import folder_group
 from hibali_cli.commands import MODULES
 from hibali_cli.failure import render_failure
 from hibali_cli.interruption import end_interruptions, interruption, listen_for_interruption, note_exit
-from hibali_cli.output import PIPE_CLOSED, Output, begin_array, discard_results, end_array, flush_results
+from hibali_cli.output import (
+    PIPE_CLOSED,
+    Output,
+    begin_array,
+    discard_results,
+    end_array,
+    end_log,
+    flush_results,
+)
 from hibali_cli.version import show_version
 
 
@@ -68,6 +76,7 @@ def run_command(arguments: list[str]) -> int:
         if failure.code != PIPE_CLOSED:  # then everything was done, and its reader has stopped
             code = code or render_failure(failure, json=False)
     note_exit(code)
+    end_log(code)
     return code
 
 

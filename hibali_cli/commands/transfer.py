@@ -33,6 +33,7 @@ LAYOUT = HelpLayout(
         "output": "Plan and pace",
         "direct": "Route",
         "backup_dir": "Deletion and backup",
+        "move": "Deletion and backup",
         "delete": "Deletion and backup",
         "dry_run": "Plan and pace",
         "via": "Route",
@@ -73,7 +74,7 @@ LAYOUT = HelpLayout(
 )
 @click.argument("local", type=READ)
 @click.argument("target", type=WRITTEN, metavar="SITE:PATH")
-@_moving
+@options(declared.Removal, _moving)
 def push_command() -> None:
     """Send files to a site; nothing is deleted without --delete.
 
@@ -95,7 +96,7 @@ def push_command() -> None:
 )
 @click.argument("source", type=READ, metavar="SITE:PATH")
 @click.argument("local", type=WRITTEN)
-@_moving
+@options(declared.Removal, _moving)
 def pull_command() -> None:
     """Fetch files from a site; nothing is deleted without --delete.
 

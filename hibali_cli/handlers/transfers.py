@@ -135,7 +135,7 @@ def _plan_exit(found: TransferPlan, target: str, *, detailed: bool) -> int:
 def _plan_exit_code(plan: TransferPlan, *, detailed: bool) -> Exit:
     if plan.unlisted:
         return Exit.INCOMPLETE
-    return Exit.CHANGES if detailed and plan.changes else Exit.DONE
+    return Exit.CHANGES if detailed and (plan.changes or plan.files_to_remove) else Exit.DONE
 
 
 def _unread(found: TransferPlan, target: str) -> IncompleteError:
@@ -151,12 +151,13 @@ def _unread(found: TransferPlan, target: str) -> IncompleteError:
 def _show_plan(common: Common, plan: TransferPlan, *, detailed: bool) -> None:
     """Print every action on a line of its own."""
     spools = plan.moves, plan.adjustments, plan.deletions
+    actions = chain(*spools, plan.removals())
     if common.json:
-        for action in chain.from_iterable(spools):
+        for action in actions:
             common.output.record("action", action_fields(action))
     else:
-        common.output.lines(map(_action_line, chain.from_iterable(spools)))
-    _show_counts(common, plan, sum(map(len, spools)), detailed=detailed)
+        common.output.lines(map(_action_line, actions))
+    _show_counts(common, plan, sum(map(len, spools)) + plan.files_to_remove, detailed=detailed)
 
 
 def _action_line(action: Action) -> bytes:
@@ -194,6 +195,9 @@ def _show_summary(common: Common, plan: TransferPlan, saved: str, *, detailed: b
 def _show_counts(common: Common, plan: TransferPlan, lines: int, hint: str = "", *, detailed: bool) -> None:
     """Print the counts of a plan; `lines` is the number of records above them."""
     planned = plan.planned()
+    removed = ""
+    if plan.kept is not None:
+        removed = f" Would then remove {counted(plan.files_to_remove, 'file')} at the source."
     if common.json:
         common.output.record("planned", event_fields(planned))
         code = _plan_exit_code(plan, detailed=detailed)
@@ -201,7 +205,8 @@ def _show_counts(common: Common, plan: TransferPlan, lines: int, hint: str = "",
         return
     common.output.info(
         f"Would move {planned.files_to_move} of {counted(planned.files, 'file')} ({format_size(planned.bytes_to_move)}),"
-        f" keep {planned.files_kept} and delete {planned.files_to_delete}. Nothing was changed.{hint}"
+        f" keep {planned.files_kept} and delete {planned.files_to_delete}.{removed}"
+        f" Nothing was changed.{hint}"
     )
 
 
@@ -225,6 +230,7 @@ def show_receipt(common: Common, receipt: Receipt) -> None:
         (receipt.files_adjusted, "adjusted"),
         (receipt.files_linked, "linked"),
         (receipt.files_deleted, "deleted"),
+        (receipt.files_removed, "removed at the source"),
     )
     rest = "".join(f", {count} {word}" for count, word in others if count)
     common.output.info(

@@ -101,6 +101,7 @@ def check_request(request: Request) -> None:
             hint="Follow the data on the machine where it is written.",
         )
     refused = {
+        "--move": request.move,
         "--delete": rules.delete,
         "--checksum": rules.checksum,
         "--files-from": rules.files_from is not None,

@@ -18,6 +18,7 @@ from hibali.errors import HibaliError, IncompleteError, NotFoundError, UsageErro
 from hibali.http.client import Bytes
 from hibali.http.deadline import request_timeout
 from hibali.http.errors import too_slow
+from hibali.request_log import observe_aiohttp
 from hibali.retry import with_retries
 from hibali.system_errors import message_of
 from hibali.text import printable
@@ -117,6 +118,7 @@ class FsspecFiles(Filesystem):
 
     def __init__(self, filesystem: Any, base: str, subject: str, word: str, service: str = "") -> None:
         """`base` is the URL's path as the filesystem writes it, `word` its protocol, `service` the server."""
+        observe_aiohttp()
         self.subject = subject
         self.protocol = known_protocol(word)
         self.traits = self.protocol.traits

@@ -32,7 +32,13 @@ from transfers.planning.overlap import (
     check_real_file,
 )
 from transfers.planning.planner import missing_source
-from transfers.planning.protected_roots import check_read_only_roots, check_root_exists, path_relation
+from transfers.planning.protected_roots import (
+    check_named,
+    check_read_only_roots,
+    check_root_exists,
+    check_unprotected,
+    path_relation,
+)
 from transfers.remote.one_session import one_session_at
 from transfers.stores.agent_store import PosixStore
 from transfers.stores.open_views import ViewOpener, refuse_dataset, refuse_packed
@@ -269,6 +275,9 @@ def _open_both(opener: _Opener) -> Endpoints:
         raise UsageError(
             "not-a-folder", "the source is a file, but its path ends with a slash", subject=source.text
         )
+    if request.move:
+        check_named(source)
+        _check_removable(request, found, opener.parent(store, source))
     for option in request.options:
         option.check(request, single=found.kind is not Kind.FOLDER)
     target = replace(request.target, confined=request.rules.delete)
@@ -310,6 +319,15 @@ def _open_file(opener: _Opener, store: Store, target: Location) -> Endpoints:
     folder = opener.register(opener.parent(store, source))
     single = SingleSource(folder, source.name, name)
     return Endpoints(request, store, single, opened, above is not None, opener.stack)
+
+
+def _check_removable(request: Request, found: Entry, above: Store) -> None:
+    """Raise `RefusedError` if the source is protected or read-only, or contains a protected folder; closes `above`."""
+    source = request.source
+    with closing(above):
+        if found.kind is Kind.FOLDER:
+            check_unprotected(source, above, request.sites)
+        check_read_only_roots(source, above.root_path.rstrip(b"/") + b"/" + source.name, above)
 
 
 def _leads_to_folder(opener: _Opener, target: Location, existing: Entry | None) -> bool:

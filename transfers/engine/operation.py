@@ -25,6 +25,7 @@ from transfers.engine.reconnect import Reconnection
 from transfers.engine.request import Request
 from transfers.engine.routes.base import Route, choose_route
 from transfers.engine.routes.stream import StreamRoute
+from transfers.engine.source_removal import ProvenEntries, check_provable, remove_sources
 from transfers.history.journal import Receipt, Recorder, selection_line, source_line, target_line
 from transfers.history.recorded_digests import recorded_digests
 from transfers.model.entry import Entry, Kind, Verification, weakest
@@ -61,6 +62,7 @@ class Operation:
         reconnection: reconnects the stores of the attempt.
         stores: all stores that the current attempt opened.
         answered: the numbers of the plan that need not be sent again after a reconnection.
+        proven: what the current attempt proved at the target, with --move.
         answered_before: how many there were in earlier attempts: a restart alone is no progress.
         endpoints: those of the current attempt, once they are open.
         route: the way that its files take; until the endpoints are open, one without a transfer.
@@ -78,6 +80,7 @@ class Operation:
     route: Route = field(default_factory=StreamRoute)
     reached: bool = False
     restarted: bool = False
+    proven: ProvenEntries | None = None
     answered_before: int = 0
     kept_verification: Verification = Verification.SIZE
 
@@ -215,6 +218,9 @@ def _attempt(operation: Operation, stack: ExitStack) -> None:
     endpoints = connect(operation, stack)
     target, route = endpoints.target, operation.route
     existed = endpoints.existed
+    if request.move:
+        operation.proven = ProvenEntries()
+        stack.callback(operation.proven.close)
     lock = lock_existing(endpoints, exists=existed)
     _resume(operation, endpoints)
     plan = operation.reconnection.until_done(lambda: make_plan(operation, endpoints), anew=True)
@@ -237,6 +243,8 @@ def _attempt(operation: Operation, stack: ExitStack) -> None:
             stripe_new_folder(request.target, target, recorder.on_event)
         execute(operation, endpoints, plan)
     route.finish(target)
+    if operation.proven is not None:
+        remove_sources(endpoints, plan, operation.proven, recorder)
     if lock is not None:
         lock.finish()
     remember_root(endpoints)
@@ -264,6 +272,8 @@ def connect(operation: Operation, stack: ExitStack) -> Endpoints:
     request, recorder = operation.request, operation.recorder
     with operation.reconnection.limited_attempt():
         endpoints = open_endpoints(request, recorder, operation.stores, stack)
+        if request.move:
+            check_provable(endpoints)
         operation.route = choose_route(endpoints, recorder)
     operation.endpoints = endpoints
     if not operation.reached:
@@ -427,6 +437,7 @@ def _plan_anew(operation: Operation, endpoints: Endpoints, *, target_exists: boo
         target_exists=target_exists,
         missing_records=missing,
         announce=(lambda size: _expect(operation, size)) if connects_early else None,
+        moves_away=request.move,
     )
     if missing is not None and missing.message():
         recorder.record(Noted(missing.message(), kept=True))
@@ -514,6 +525,11 @@ def _transfer(
                 expected += 1
                 yield item_of(endpoints.request, number, action)
 
+    def on_result(result: Committed) -> None:
+        record_result(operation.recorder, result)
+        if operation.proven is not None:
+            operation.proven.note(result)
+
     def transfer_remaining() -> None:
         remaining = items()
         carry(
@@ -521,7 +537,7 @@ def _transfer(
             endpoints,
             remaining,
             0 if names else plan.bytes_to_move,
-            lambda result: record_result(operation.recorder, result),
+            on_result,
         )
         for _ in remaining:  # counted, but a full target is not tried for each of them
             pass

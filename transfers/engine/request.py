@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from hibali.config.kinds import kind_of
+from hibali.config.model import Site
 from hibali.config.settings import Settings
 from hibali.errors import UsageError
 from hibali.events import Failed
@@ -107,6 +108,8 @@ class Request:
         missing: what the caller knows to be missing at the source; each counts as a failure in the receipt.
         protect: called before anything changes with the files at the target whose content would become another one, and
             with the sha256 of each, "" if unknown; it raises `RefusedError` where that must not happen.
+        move: whether entries are removed at the source once they are proven at the target; `rules.checksum` is set then.
+        sites: all sites, whose roots are never emptied by that.
     """
 
     operation: str
@@ -128,6 +131,8 @@ class Request:
     workers: int = 1
     missing: Sequence[Failed] = ()
     protect: Callable[[Mapping[bytes, str]], None] | None = None
+    move: bool = False
+    sites: tuple[Site, ...] = ()
 
     @property
     def lowest_rate(self) -> int:

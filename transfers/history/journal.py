@@ -22,6 +22,7 @@ from hibali.events import (
     Packed,
     Planned,
     Recorded,
+    Removed,
 )
 from hibali.ledger import Journal, ledger_folder, new_identifier, now, scheduled_by
 from hibali.locations import Location
@@ -71,6 +72,7 @@ class Receipt:
     files_linked: int = 0
     files_deleted: int = 0
     files_failed: int = 0
+    files_removed: int = 0  # at the source, with --move
     empty_folders: int = 0  # of the source, that the target cannot store
     packs_made: int = 0
     proof_moved: Verification | None = None
@@ -87,8 +89,14 @@ class Receipt:
 
     @property
     def has_changes(self) -> bool:
-        """Whether anything was changed at the target."""
-        return bool(self.files_moved + self.files_linked + self.files_deleted + self.files_adjusted)
+        """Whether anything was changed at the target, or removed at the source."""
+        return bool(
+            self.files_moved
+            + self.files_linked
+            + self.files_deleted
+            + self.files_adjusted
+            + self.files_removed
+        )
 
     def count(self, event: Event) -> None:
         """Count one event."""
@@ -102,6 +110,8 @@ class Receipt:
                     self._count_proof(event.proof)
             case Deleted(kind="file" | "link" | "special"):
                 self.files_deleted += 1
+            case Removed(kind="file" | "link"):
+                self.files_removed += 1
             case Adjusted(kind="file"):
                 self.files_adjusted += 1
             case Linked():
@@ -148,6 +158,7 @@ _SUMS = (
     "files_linked",
     "files_deleted",
     "files_failed",
+    "files_removed",
     "seconds",
     "logins",
     "reconnects",

@@ -38,7 +38,7 @@ class Verb(StrEnum):
     """The action on one name at the target.
 
     COMPARE is decided by digests before the plan is complete. ADJUST sets permissions and attributes. LINK
-    creates a further name of a file at the target, without a transfer.
+    creates a further name of a file at the target, without a transfer. REMOVE removes an entry at the source.
     """
 
     COPY = "copy"
@@ -48,6 +48,7 @@ class Verb(StrEnum):
     ADJUST = "adjust"
     LINK = "link"
     DELETE = "delete"
+    REMOVE = "remove"
     KEEP = "keep"
     COMPARE = "compare"
 

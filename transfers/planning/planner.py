@@ -17,7 +17,7 @@ from transfers.history.recorded_digests import DigestCache
 from transfers.model.entry import Entry, Kind, deepest_first, enclosing
 from transfers.model.facts import Facts
 from transfers.model.rules import Rules, Selector, select_all, selector, shows_in_pages, track_missing
-from transfers.model.spool import sort_on_disk
+from transfers.model.spool import EntrySpool, sort_on_disk
 from transfers.model.store import Page, PagedListing, PlainPage, Side, Store
 from transfers.model.units import Adjustment, ListingIncompleteError, Problem, of_target
 from transfers.planning.actions import (
@@ -191,6 +191,9 @@ class TransferPlan:
     empty_folders: int = 0  # that the target does not store, or stores as markers
     odd_keys: int = 0
     unlisted: Unlisted = field(default_factory=list)
+    kept: EntrySpool | None = (
+        None  # the entries of the source that are at the target already; only with --move
+    )
     announce: Callable[[int], None] | None = None
     announced: int = _LEAST_ANNOUNCED
 
@@ -213,6 +216,8 @@ class TransferPlan:
     def count(self, action: Action) -> None:
         """Add one decision."""
         counted = action.entry.kind in _COUNTED
+        if self.kept is not None and action.verb in {Verb.KEEP, Verb.ADJUST}:
+            self.kept.add(action.entry)
         if action.verb is Verb.KEEP:
             self.files_kept += counted
         elif action.verb is Verb.ADJUST:
@@ -257,6 +262,18 @@ class TransferPlan:
         self.moves.add_copies(page)
         self._announce_growth()
 
+    @property
+    def files_to_remove(self) -> int:
+        """How many files and links --move removes at the source if all goes well."""
+        return 0 if self.kept is None else self.files_to_move + self.files_to_link + self.files_kept
+
+    def removals(self) -> Iterator[Action]:
+        """Yield the files and links that --move removes at the source if all goes well."""
+        if self.kept is not None:
+            for entry in chain((action.entry for action in self.moves), self.kept):
+                if entry.kind is not Kind.FOLDER:
+                    yield Action(Verb.REMOVE, entry, "at the source, once it is proven at the target")
+
     def withdraw(self) -> None:
         """Drop deletions that belonged to the replacement of an entry that cannot be moved."""
         stays = {conflict.entry.path for conflict in self.conflicts if conflict.code == IN_THE_WAY}
@@ -284,6 +301,8 @@ class TransferPlan:
         self.moves.close()
         self.adjustments.close()
         self.deletions.close()
+        if self.kept is not None:
+            self.kept.close()
 
 
 def plan_transfer(
@@ -294,6 +313,7 @@ def plan_transfer(
     target_exists: bool,
     missing_records: MissingRecords | None = None,
     announce: Callable[[int], None] | None = None,
+    moves_away: bool = False,
 ) -> TransferPlan:
     """List both sides and decide everything.
 
@@ -304,11 +324,12 @@ def plan_transfer(
         target_exists: whether the target's root exists.
         missing_records: receives the digests that a comparison found and that are not on record.
         announce: see TransferPlan; called while both sides are listed.
+        moves_away: whether the source is removed afterwards, so that the plan also has what is `kept`.
 
     Raises:
         HibaliError: a side cannot be reached, or its listing is wrong; `unlisted` has unlisted names.
     """
-    plan = TransferPlan(announce=announce)
+    plan = TransferPlan(announce=announce, kept=EntrySpool() if moves_away else None)
     try:
         _decide_all(plan, source, target, rules, target_exists, missing_records)
     except BaseException:

@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from hibali.errors import HibaliError, IncompleteError, NotFoundError, RefusedError, TryLaterError, UsageError
+from hibali.request_log import command_text, is_logging, log_line
 from hibali.retry import StallClock, stalled
 from hibali.subprocesses import ProcessStreams
 from hibali.system_errors import EXPLANATIONS, hint_of, message_of
-from hibali.text import printable
+from hibali.text import as_text, printable
 from transfers.agent import protocol
 from transfers.agent.protocol import FAILED, SILENCE_SECONDS
 from transfers.model.leases import locked
@@ -319,7 +320,21 @@ class Connection:
         before = len(self._posted)
         for command, details in requests:
             self.post(command, **details)
-        return self.replies(None if before else began)[before:]
+        replies = self.replies(None if before else began)[before:]
+        if is_logging():
+            for (command, details), reply in zip(requests, replies, strict=True):
+                self._log(command, details, reply, time.monotonic() - began)
+        return replies
+
+    def _log(self, command: str, details: dict[str, Any], reply: protocol.Frame, seconds: float) -> None:
+        """Report a request and its reply: the path, or the command line and its exit code, never content."""
+        words = [protocol.bytes_of(word) for word in details.get("words", ())]
+        subject = command_text(words) if words else as_text(protocol.bytes_of(details.get("path", "")))
+        result = reply.header.get("answer") or reply.header
+        outcome = f" exit {result.get('exit')}" if words and isinstance(result, dict) else ""
+        log_line(
+            "command" if words else "agent", f"{self.subject} {command} {subject}{outcome} {seconds:.3f} s"
+        )
 
     def replies_to(self, command: str) -> Iterator[protocol.Frame]:
         """Yield the replies to a request that was sent before; the last one is END."""

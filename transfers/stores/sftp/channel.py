@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from hibali.errors import HibaliError, IncompleteError, TryLaterError
+from hibali.request_log import is_logging, log_line
 from hibali.retry import StallClock, stalled
 from hibali.ssh.sessions import Login
 from hibali.subprocesses import Process
-from hibali.text import printable
+from hibali.text import as_text, printable
 
 VERSION = 3
 
@@ -29,6 +30,23 @@ OK, END_OF_FILE, NO_SUCH_FILE, PERMISSION_DENIED, FAILURE, BAD_MESSAGE = 0, 1, 2
 UNSUPPORTED = 8
 
 FOR_READING, FOR_WRITING, CREATE, EXCLUSIVE = 0x01, 0x02, 0x08, 0x20
+
+# requests whose content begins with paths, by the words of the protocol
+_LOGGED = {
+    OPEN: "OPEN",
+    LSTAT: "LSTAT",
+    SETSTAT: "SETSTAT",
+    OPENDIR: "OPENDIR",
+    REMOVE: "REMOVE",
+    MKDIR: "MKDIR",
+    RMDIR: "RMDIR",
+    REALPATH: "REALPATH",
+    STAT: "STAT",
+    RENAME: "RENAME",
+    READLINK: "READLINK",
+    SYMLINK: "SYMLINK",
+}
+_RENAMING = (b"posix-rename@openssh.com", b"hardlink@openssh.com")
 
 _SIZE, _OWNER, _PERMISSIONS, _TIMES, _EXTENDED = 0x01, 0x02, 0x04, 0x08, 0x80000000
 _LATEST = 0xFFFFFFFF
@@ -298,6 +316,8 @@ class Channel:
         self, kind: int, content: bytes, data: bytes | memoryview = b"", *, weight: int = 0
     ) -> Pending:
         """Send a request; wait only while too much is in flight. `data` ends the packet."""
+        if is_logging():
+            self._log(kind, content)
         pending = Pending(self, max(weight, len(data)))
         with self._changed:
             while self._failure is None and (
@@ -319,6 +339,18 @@ class Channel:
         except (OSError, ValueError):
             raise self.end_error() from None
         return pending
+
+    def _log(self, kind: int, content: bytes) -> None:
+        """Report a request that names paths, not those about open files."""
+        reader, name = Reader(content), _LOGGED.get(kind, "")
+        paths = [reader.text()]
+        if kind == EXTENDED and paths[0] in _RENAMING:
+            name = paths[0].decode("ascii")
+            paths = [reader.text()]
+        if kind in {RENAME, SYMLINK, EXTENDED} and name:
+            paths.append(reader.text())
+        if name:
+            log_line("sftp", f"{self.subject} {name} {' '.join(as_text(path) for path in paths)}")
 
     def _write(self, content: bytes | memoryview) -> None:
         view = memoryview(content)
