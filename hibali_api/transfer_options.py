@@ -28,7 +28,14 @@ class Deletion(TypedDict, total=False):
 
 
 class Backup(TypedDict, total=False):
-    """Where replaced and deleted files go."""
+    """What may replace files, and where replaced and deleted files go."""
+
+    accept_rot: Annotated[
+        bool,
+        Option(
+            "Also move files of a site whose content is not as recorded, although size, time and inode are."
+        ),
+    ]
 
     backup_dir: Annotated[
         str | os.PathLike[str],

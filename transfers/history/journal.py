@@ -286,9 +286,9 @@ def _journal_line(event: Event) -> dict[str, Any] | None:
     """Return the journal line of this event; None for an event that is not recorded."""
     match event:
         case Moved():
-            return _file_line("moved", event, event.kind, event.etag)
+            return _file_line("moved", event, event.kind, event.etag, event.inode)
         case Recorded():
-            return _file_line("recorded", event, "file", event.etag)
+            return _file_line("recorded", event, "file", event.etag, event.inode)
         case Grown():
             # the whole file as it is now, which is all that readers need
             return _file_line("moved", event, "file", None)
@@ -306,7 +306,7 @@ def _journal_line(event: Event) -> dict[str, Any] | None:
 
 
 def _file_line(
-    kind: str, event: Moved | Recorded | Grown, entry_kind: str, etag: str | None
+    kind: str, event: Moved | Recorded | Grown, entry_kind: str, etag: str | None, inode: int = 0
 ) -> dict[str, Any]:
     return {
         "kind": kind,
@@ -317,6 +317,7 @@ def _file_line(
         "mode": event.mode,
         "sha256": event.digest,
         "etag": etag,
+        "inode": inode,
         "proof": event.proof,
     }
 

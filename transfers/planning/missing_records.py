@@ -106,7 +106,8 @@ class MissingRecords:
 
 
 def _recorded(target: Entry, digest: str, verification: Verification) -> Recorded:
-    return Recorded(target.path, target.size, digest, verification, target.mtime_ns, target.mode, target.etag)
+    facts = target.mtime_ns, target.mode, target.etag, target.inode
+    return Recorded(target.path, target.size, digest, verification, *facts)
 
 
 def find_cut_off(location: Location, root_path: bytes, without: str) -> CutOff | None:
