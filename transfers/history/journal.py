@@ -39,7 +39,8 @@ _MAX_FAILURES = 100
 class Coverage:
     """Count what a verification hashed, took from the verification it resumed, and left unchecked.
 
-    `files_unrecorded` counts the unchecked files without a digest on record.
+    `files_unrecorded` counts the unchecked files without a digest on record. A sample with `sample_seed` is drawn
+    from `sample_of` files.
     """
 
     files_hashed: int = 0
@@ -47,6 +48,7 @@ class Coverage:
     files_unchecked: int = 0
     files_unrecorded: int = 0
     sample_seed: int | None = None
+    sample_of: int | None = None
 
 
 @dataclass(slots=True)
