@@ -26,6 +26,7 @@ from transfers.stores.single_file import SingleTarget
 from transfers.verify import match_trees
 
 _LOCK = protocol.OWN_FOLDER + b"/lock"
+_RENEWED_NS = protocol.LEASE_SECONDS * 1_000_000_000  # a lock gets a new time at least so often
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,8 @@ class _Dropping:
 
     def proven(self, found: Entry, plan: RemovalPlan) -> Iterator[tuple[Entry, str]]:
         """Yield each file whose copy has the same sha256 now, with that; record a failure for every other name."""
-        here, there = self._here(found, plan), self._open_there(found)
+        there = self._open_there(found)
+        here = self._here(found, plan)
         self._check_apart(here, there)
         if not here.files.count:
             return
@@ -183,13 +185,17 @@ class _Dropping:
     def _check_apart(self, here: Tree, there: Tree) -> None:
         """Raise `RefusedError` if the copy is the local file or folder itself, `TryLaterError` if that is possible.
 
-        Where stores cannot tell (over SFTP to this machine), the lock that this operation holds here is visible there.
+        Where stores cannot tell (over SFTP to this machine), the lock that this operation holds here is visible there. Older
+        locks, which a killed operation may have left at the site, are others.
         """
         own = self.removal.store.identities()
         if here.single:
             own = [child(one, self._request.here.name) for one in own]
         check_apart(own, there.stores[0].identities(), self._request.there)
-        if there.stores[-1].stat(_LOCK) is not None:
+        mine, lock = self.removal.store.stat(_LOCK), there.stores[-1].stat(_LOCK)
+        if mine is None or lock is None or mine.size != lock.size:
+            return
+        if not lock.mtime_ns or abs(mine.mtime_ns - lock.mtime_ns) < _RENEWED_NS:
             raise TryLaterError(
                 "locked",
                 "another operation holds its lock, or it is the local folder itself under another name",
