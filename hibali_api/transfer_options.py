@@ -30,19 +30,18 @@ class Deletion(TypedDict, total=False):
 class Backup(TypedDict, total=False):
     """What may replace files, and where replaced and deleted files go."""
 
-    accept_rot: Annotated[
-        bool,
-        Option(
-            "Also move files of a site whose content is not as recorded, although size, time and inode are."
-        ),
-    ]
-
     backup_dir: Annotated[
         str | os.PathLike[str],
         Option(
             "Move files that are replaced or deleted to LOCATION, a folder at the target's site.",
             metavar="LOCATION",
             use="written",
+        ),
+    ]
+    accept_rot: Annotated[
+        bool,
+        Option(
+            "Also move files of a site whose content is not as recorded, although size, time and inode are."
         ),
     ]
 
