@@ -185,7 +185,7 @@ class _Dropping:
     def _check_apart(self, here: Tree, there: Tree) -> None:
         """Raise `RefusedError` if the copy is the local file or folder itself, `TryLaterError` if that is possible.
 
-        Where stores cannot tell (over SFTP to this machine), the lock that this operation holds here is visible there. Older
+        Where stores cannot tell (a WebDAV server that shows this folder), the lock that this operation holds here is visible there. Older
         locks, which a killed operation may have left at the site, are others.
         """
         own = self.removal.store.identities()
