@@ -43,6 +43,7 @@ class Moved:
     mtime_ns: int
     mode: int = -1
     etag: str | None = None
+    inode: int = 0  # at the target; 0 if unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +157,7 @@ class Recorded:
     mtime_ns: int
     mode: int = -1
     etag: str | None = None
+    inode: int = 0  # at the target; 0 if unknown
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ class Removal(TypedDict, total=False):
 
 
 class Backup(TypedDict, total=False):
-    """Where replaced and deleted files go."""
+    """What may replace files, and where replaced and deleted files go."""
 
     backup_dir: Annotated[
         str | os.PathLike[str],
@@ -47,6 +47,12 @@ class Backup(TypedDict, total=False):
             "Move files that are replaced or deleted to LOCATION, a folder at the target's site.",
             metavar="LOCATION",
             use="written",
+        ),
+    ]
+    accept_rot: Annotated[
+        bool,
+        Option(
+            "Also move files of a site whose content is not as recorded, although size, time and inode are."
         ),
     ]
 

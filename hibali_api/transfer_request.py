@@ -173,6 +173,7 @@ def _moving(values: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
     backup = values["backup_dir"]
     return {
         "backup": None if backup is None else read_target(place_text(backup), settings),
+        "accept_rot": values["accept_rot"],
         "rate": values["bwlimit"] or 0,
         "workers": values["workers"] or 0,
         "saving": SaveOptions(values["save"], values["push_to"]),

@@ -204,6 +204,7 @@ class _Renaming:
                 entry.mtime_ns,
                 entry.mode,
                 entry.etag,
+                entry.inode,
             )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from itertools import groupby
+from math import exp, lgamma
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
 
@@ -220,18 +221,30 @@ def new_seed() -> int:
 
 def choose(
     values: Spooled[_Value] | Sequence[_Value], name: Callable[[_Value], bytes], share: Share, seed: int
-) -> list[_Value]:
-    """Return the sample in the given order.
+) -> Iterator[_Value]:
+    """Return the sample in the given order; each file has the same chance, whatever its size.
 
-    Each name is drawn by its own hash with the seed, so other names have no influence on it.
+    Each name is drawn by its own hash with the seed, so other names have no influence on it. Memory grows with the
+    sample only, by about 150 bytes for each file of it.
     """
-    key = str(seed).encode("ascii")
+    count, key = share.of(len(values)), str(seed).encode("ascii")
+    if count == len(values):
+        return iter(values)
     lots = (
         (hashlib.blake2b(name(value), key=key, digest_size=16).digest(), position)
         for position, value in enumerate(values)
     )
-    chosen = {position for _, position in heapq.nsmallest(share.of(len(values)), lots)}
-    return [value for position, value in enumerate(values) if position in chosen]
+    chosen = {position for _, position in heapq.nsmallest(count, lots)}
+    return (value for position, value in enumerate(values) if position in chosen)
+
+
+def detection_probability(files: int, sample: int, damaged: int) -> float:
+    """Return the probability that a random sample of `files` has at least one of the `damaged` ones (hypergeometric)."""
+    sound = files - damaged
+    if sample > sound:
+        return 1.0
+    ways = lgamma(sound + 1) - lgamma(sound - sample + 1) + lgamma(files - sample + 1) - lgamma(files + 1)
+    return 1.0 - exp(ways)
 
 
 @dataclass(frozen=True, slots=True)
@@ -436,7 +449,7 @@ class Verifier:
         seed = request.seed if request.seed is not None else earlier
         if not isinstance(seed, int):
             seed = new_seed()
-        self._coverage.sample_seed = seed
+        self._coverage.sample_seed, self._coverage.sample_of = seed, pairs.count
         cache.begin({"seed": seed})
         return choose(pairs, lambda pair: pair.first.path, request.sample, seed)
 

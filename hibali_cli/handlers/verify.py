@@ -29,7 +29,7 @@ from transfers.inventory import Hashed, Inventory, InventoryRequest
 from transfers.manifest import Manifest, open_manifest, read_manifest, write_bag, write_line
 from transfers.model.entry import Verification
 from transfers.model.rules import Rules
-from transfers.verify import VerificationRequest, Verifier
+from transfers.verify import VerificationRequest, Verifier, detection_probability
 
 
 def verify(common: Common, first: str, second: str | None, **options: Any) -> int:
@@ -82,6 +82,10 @@ def _show_receipt(common: Common, receipt: Receipt) -> None:
         f"{receipt.files_kept} of {counted(receipt.files, 'file')} correct"
         f"{_describe_coverage(coverage)}; {receipt.seconds:.1f} s"
     )
+    if receipt.exit in {Exit.DONE, Exit.NOT_VERIFIED} and coverage.sample_of:
+        common.output.info(
+            _describe_sample(coverage.files_hashed + coverage.files_recorded, coverage.sample_of)
+        )
     for problem in verification_errors(receipt):
         print_error(problem)
 
@@ -97,6 +101,18 @@ def _describe_coverage(coverage: Coverage) -> str:
     if coverage.sample_seed is not None:
         parts.append(f"to repeat the sample: --seed {coverage.sample_seed}")
     return "".join(f"; {part}" for part in parts)
+
+
+def _describe_sample(sample: int, files: int) -> str:
+    """Describe what a sample without a difference says about all files."""
+    damaged = -(-files // 100)
+    found = int(
+        100 * detection_probability(files, sample, damaged) + 1e-6
+    )  # rounded down, not by the last bits
+    return (
+        f"A random {100 * sample / files:.3g}% of {counted(files, 'file')} ({sample}) match. If 1% of all"
+        f" ({counted(damaged, 'file')}) were damaged, this sample would have found at least one with {found}% probability."
+    )
 
 
 _BLOCK = 64 * 1024

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from enum import StrEnum
@@ -17,12 +17,15 @@ from hibali import subprocesses
 from hibali.config.model import Site, local_site
 from hibali.errors import Exit, IncompleteError
 from hibali.events import Listener
+from hibali.ledger import seconds_of
 from hibali.locations import Location
 from hibali.text import printable
 from runs.collect import outputs_folder, pull_files
-from runs.model import Run
+from runs.launch import Fields
+from runs.model import Run, RunStatus
 from runs.outputs import OutputDigests
 from runs.records import collected_names
+from runs.resources import show_value
 from transfers.engine.request import SaveOptions
 from transfers.history.journal import Receipt
 from transfers.model.entry import Entry
@@ -91,6 +94,7 @@ def differing_facts(a: Run, b: Run) -> list[Fact]:
         Fact("image", a.placement.image or None, b.placement.image or None),
         Fact("container", a.placement.container, b.placement.container),
         Fact("site", a.site, b.site),
+        Fact("scheduler", a.placement.scheduler, b.placement.scheduler),
         *(_ends(a, b) if single else ()),
         *_inputs(a, b, "id" if single else "text"),
         *_values(a, b),
@@ -104,6 +108,52 @@ def _ends(a: Run, b: Run) -> list[Fact]:
         Fact("state", str(a.state), str(b.state)),
         Fact("exit code", a.status.exit_code, b.status.exit_code),
     ]
+
+
+def differing_resources(a: Fields | None, b: Fields | None) -> list[Fact]:
+    """Return the requested resources that differ; None: they are not on record."""
+    values = [dict(_resource_values(fields or [])) for fields in (a, b)]
+    names = sorted(values[0].keys() | values[1].keys()) if a is not None and b is not None else []
+    facts = (Fact(f"resource {name}", values[0].get(name), values[1].get(name)) for name in names)
+    return [fact for fact in facts if fact.a != fact.b]
+
+
+def _resource_values(fields: Fields) -> Iterator[tuple[str, str]]:
+    for each in fields:
+        name, value = str(each["name"]), each["value"]
+        yield (f"directive {value}", "requested") if name == "directive" else (name, show_value(name, value))
+
+
+def measurements(a: Run, b: Run, pairs: Sequence[TaskPair]) -> list[Fact]:
+    """Return what both runs took: seconds and CPU seconds of all tasks together, and the largest memory of one.
+
+    Of sweeps also the seconds of each pair of tasks. None where it is not known of every task.
+    """
+    found = [
+        Fact("seconds", _total(a, _seconds), _total(b, _seconds)),
+        Fact("CPU seconds", *(_total(run, lambda task: task.cpu_seconds) for run in (a, b))),
+        Fact("memory", *(_total(run, lambda task: task.memory_bytes, max) for run in (a, b))),
+    ]
+    for pair in pairs:
+        if pair.a and pair.b:
+            name = f"task {pair.a}" if pair.a == pair.b else f"task {pair.a} and {pair.b}"
+            found.append(Fact(f"{name}: seconds", _seconds(a.tasks[pair.a]), _seconds(b.tasks[pair.b])))
+    return [fact for fact in found if fact.a is not None or fact.b is not None]
+
+
+def _seconds(task: RunStatus) -> float | None:
+    started, ended = seconds_of(task.started), seconds_of(task.ended)
+    return round(ended - started, 3) if started is not None and ended is not None else None
+
+
+def _total(
+    run: Run,
+    value_of: Callable[[RunStatus], float | None],
+    add: Callable[[Iterable[float]], float] = sum,
+) -> float | None:
+    values = [value_of(task) for task in run.tasks.values()]
+    known = [value for value in values if value is not None]
+    return add(known) if known and len(known) == len(values) else None
 
 
 def _inputs(a: Run, b: Run, by: str) -> list[Fact]:

@@ -7,11 +7,12 @@ import json
 import shlex
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hibali.amounts import format_size
 from hibali.errors import Exit, IncompleteError, UsageError
 from hibali.events import Failed, Listener
 from hibali.text import counted, path_fields, printable
@@ -26,10 +27,13 @@ from hibali_plugins.bundles.compare import (
     TaskPair,
     compare_tasks,
     differing_facts,
+    differing_resources,
     differing_tasks,
     match_tasks,
+    measurements,
     passes_command,
 )
+from runs.launch import recorded_resources
 from runs.model import Run
 from runs.outputs import OutputDigests, outputs_of
 from runs.store import RunStore
@@ -41,13 +45,18 @@ _LABELS: dict[str, str] = {
     OutputResult.EXTRA: "only in B",
 }
 _WITHIN = "within"
+_UNITS: dict[str, Callable[[Any], str]] = {
+    "seconds": lambda value: f"{value:.1f}",
+    "CPU seconds": lambda value: f"{value:.1f}",
+    "memory": format_size,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """The result of a comparison. `within` are differing outputs that the command of --by accepted as similar.
 
-    Of sweeps, tasks with the same answers are compared; `alone` are those without a counterpart.
+    Of sweeps, tasks with the same answers are compared; `alone` are those without a counterpart. `measured` is what both took.
     """
 
     a: Run
@@ -56,6 +65,7 @@ class Comparison:
     facts: Sequence[Fact]
     problems: Sequence[tuple[str, Failed]]
     alone: int = 0
+    measured: Sequence[Fact] = ()
     within: frozenset[TaskOutputComparison] = field(default=frozenset())
 
     @property
@@ -105,11 +115,13 @@ def compare_runs(
             within = _within_tolerance(common, runs, left, different, by, place, on_event)
     problems = [(run.id, each) for run, some in zip(runs, left, strict=True) for each in some.problems]
     alone = sum(pair.a is None or pair.b is None for pair in pairs)
-    return Comparison(a, b, outputs, _facts(a, b, pairs), problems, alone, within)
+    requested = differing_resources(*(recorded_resources(run_store, run.id) for run in runs))
+    facts = _facts(a, b, pairs, requested)
+    return Comparison(a, b, outputs, facts, problems, alone, measurements(a, b, pairs), within)
 
 
-def _facts(a: Run, b: Run, pairs: Sequence[TaskPair]) -> list[Fact]:
-    facts = differing_facts(a, b)
+def _facts(a: Run, b: Run, pairs: Sequence[TaskPair], requested: Sequence[Fact]) -> list[Fact]:
+    facts = [*differing_facts(a, b), *requested]
     return facts if a.sweep is None and b.sweep is None else [*facts, *differing_tasks(a, b, pairs)]
 
 
@@ -153,10 +165,15 @@ def print_comparison(common: Common, found: Comparison, *, with_tolerance: bool)
     if common.json:
         _write_records(common, found, counts, with_tolerance=with_tolerance)
         return int(found.exit)
-    if found.facts:
-        rows = [(fact.name, _shown(fact.a), _shown(fact.b)) for fact in found.facts]
-        common.output.table(["difference", f"A {found.a.id}", f"B {found.b.id}"], rows)
-        common.output.text("\n")
+    taken = [fact for fact in found.measured if fact.name in _UNITS]
+    for title, facts in (("difference", found.facts), ("taken", taken)):
+        if facts:
+            rows = [
+                (fact.name, *(_shown(each, _UNITS.get(fact.name)) for each in (fact.a, fact.b)))
+                for fact in facts
+            ]
+            common.output.table([title, f"A {found.a.id}", f"B {found.b.id}"], rows)
+            common.output.text("\n")
     for each in found.outputs:
         label = _WITHIN if each in found.within else _LABELS[each.output.result]
         common.output.text(f"{label:<9}  {_named(each)}\n")
@@ -203,6 +220,7 @@ def _write_records(common: Common, found: Comparison, counts: Counter[str], *, w
             "a": found.a.id,
             "b": found.b.id,
             "facts": [{"what": fact.name, "a": fact.a, "b": fact.b} for fact in found.facts],
+            "measured": [{"what": fact.name, "a": fact.a, "b": fact.b} for fact in found.measured],
             **{str(result): counts[result] for result in OutputResult},
             _WITHIN: counts[_WITHIN],
             "exit": int(found.exit),
@@ -219,7 +237,9 @@ def _named(each: TaskOutputComparison) -> str:
     return f"{printable(own_name)} (B: {printable(other_name)})"
 
 
-def _shown(value: Any) -> str | None:
+def _shown(value: Any, unit: Callable[[Any], str] | None = None) -> str | None:
+    if unit is not None and value is not None:
+        return unit(value)
     return value if value is None or isinstance(value, str) else json.dumps(value)
 
 

@@ -147,7 +147,7 @@ def _describe_incomplete(operation: str, failed: int) -> str:
     if operation == "verify":
         verb = "differs or is missing" if failed == 1 else "differ or are missing"
         return f"{counted(failed, 'file')} {verb}." if failed else "Some files were not compared."
-    if operation == "rm":
+    if operation in {"rm", "drop"}:
         return (
             f"{counted(failed, 'file')} could not be removed." if failed else "Some files were not removed."
         )

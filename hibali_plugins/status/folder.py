@@ -27,8 +27,13 @@ from hibali_plugins.status.comparing import (
     sorted_differences,
 )
 from transfers.history.index import read_operations_at
-from transfers.history.last_transfer import LastTransfer, find_last_transfer, read_known_files
-from transfers.history.operations import OperationRoot
+from transfers.history.last_transfer import (
+    LastTransfer,
+    find_last_transfer,
+    place_there,
+    read_known_files,
+    spellings,
+)
 from transfers.model.rules import Rules
 
 _MOST_NAMED = 10
@@ -40,7 +45,7 @@ def show_folder(
     """Compare a folder with its last transfer and show the differences; return the exit code."""
     settings = common.settings()
     location = _local_folder(read_location(folder, settings))
-    folders = _spellings(location)
+    folders = spellings(location)
     operations = read_operations_at(folders)
     last = find_last_transfer(folders, operations)
     if last is None:
@@ -54,7 +59,7 @@ def show_folder(
     with listening(common, f"status {folder}") as on_event:
         status = compare_here(location, last, known, checksum=checksum, on_event=on_event)
         if remote:
-            there = read_location(_place_there(last), settings, literal=True)
+            there = read_location(place_there(last), settings, literal=True)
             compare_there(location, there, last, known, status, on_event)
     code = (
         Exit.INCOMPLETE
@@ -86,22 +91,6 @@ def _local_folder(location: Location) -> Location:
     return location
 
 
-def _spellings(location: Location) -> list[OperationRoot]:
-    """Return the folder as typed, and with its symlinks resolved."""
-    paths = dict.fromkeys((location.raw, os.path.realpath(location.raw)))
-    return [OperationRoot(location.site.name, None, path) for path in paths]
-
-
-def _place_there(last: LastTransfer) -> str:
-    """Return the other place as it was typed for the transfer, or below it as this folder is below its root."""
-    operation = last.operation
-    text = operation.target if last.pushed else operation.source
-    if ":" not in text.partition("/")[0]:
-        text = os.fsdecode(last.there.path)  # relative to the folder of that time
-    below = os.fsdecode(last.below)
-    return f"{text.rstrip('/')}/{below}" if below else text
-
-
 # ---- for users
 
 
@@ -124,7 +113,7 @@ def _headline(last: LastTransfer) -> str:
     failed = operation.number("files_failed")
     incomplete = f", {counted(failed, 'file')} failed" if failed else ""
     at = f"{datetime.fromtimestamp(operation.moment, UTC):%Y-%m-%d %H:%M} UTC"
-    return f"{way} {_place_there(last)} {age} ago, {at}{incomplete}; {operation.id}"
+    return f"{way} {place_there(last)} {age} ago, {at}{incomplete}; {operation.id}"
 
 
 def _groups(where: str, differences: Iterable[Difference], *, everything: bool) -> Iterator[bytes | str]:
@@ -160,7 +149,7 @@ def _advice(folder: str, last: LastTransfer, status: FolderStatus, rules: Rules)
     """Return the command that makes both places the same again, with the patterns of the last transfer."""
     patterns = {"--include": rules.include, "--exclude": rules.exclude}
     options = [word for name, values in patterns.items() for value in values for word in (name, value)]
-    there = _place_there(last)
+    there = place_there(last)
     ends = (folder, there) if last.pushed else (there, folder)
     way = "push" if last.pushed else "pull"
     command = "sync" if last.operation.operation == "sync" else way
@@ -184,7 +173,7 @@ def _write_records(common: Common, folder: str, last: LastTransfer, status: Fold
             common.output.record("changed", fields)
     fields = {
         **path_fields(os.fsencode(folder), "folder"),
-        "place": _place_there(last),
+        "place": place_there(last),
         "direction": "pushed" if last.pushed else "pulled",
         "operation": last.operation.id,
         "began": last.operation.began,

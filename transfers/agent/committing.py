@@ -365,7 +365,7 @@ class Committer(object):
         self.left = False
 
     def commit(self, outcomes: List[Outcome]) -> List[Dict[str, Any]]:
-        """Return one result per item: {"number", "digest", "problem"}; reported files are on disk."""
+        """Return one result per item: {"number", "digest", "inode", "problem"}; reported files are on disk."""
         staged = [outcome.staged for outcome in outcomes if outcome.staged is not None]
         failures = sync_files([one.descriptor for one in staged if one.descriptor >= 0])
 
@@ -395,9 +395,9 @@ class Committer(object):
                 if problem is None:
                     folder = one.item["path"].rpartition(b"/")[0]
                     folders.setdefault(folder, []).append(len(results))
-            results.append(
-                {"number": outcome.number, "digest": one.digest if one else None, "problem": problem}
-            )
+            inode = os.fstat(one.descriptor).st_ino if one is not None and one.descriptor >= 0 else 0
+            digest = one.digest if one else None
+            results.append({"number": outcome.number, "digest": digest, "inode": inode, "problem": problem})
         for outcome in outcomes:
             if outcome.staged is not None:
                 _close(outcome.staged)

@@ -66,13 +66,14 @@ class PackReceiver(object):
         return self._committer.commit(outcomes)
 
     def _report(self, unit: Optional[int], results: List[Dict[str, Any]]) -> None:
-        done = [result["number"] for result in results if result["problem"] is None]
+        placed = [result for result in results if result["problem"] is None]
         failed = [
             [result["number"], result["problem"]] for result in results if result["problem"] is not None
         ]
-        reply = {"unit": unit, "done": done, "failed": failed}
+        done, inodes = [result["number"] for result in placed], [result["inode"] for result in placed]
+        reply = {"unit": unit, "done": done, "inodes": inodes, "failed": failed}
         if self.reports_digests:
-            reply["digests"] = [result["digest"] for result in results if result["problem"] is None]
+            reply["digests"] = [result["digest"] for result in placed]
         # A client that was killed does not read this, but what it sent before is still received and kept.
         with contextlib.suppress(OSError):
             self._channel.send(protocol.COMMITTED, reply)

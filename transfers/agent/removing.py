@@ -17,7 +17,7 @@ from transfers.agent.protocol import (
     UnsafeNameError,
     problem_of,
 )
-from transfers.agent.safe_path import Root, Roots
+from transfers.agent.safe_path import Root, Roots, record_of
 from transfers.agent.writing import purge, set_attributes, sync_files
 
 
@@ -46,6 +46,28 @@ def remove_item(root: Root, item: Dict[str, Any]) -> Optional[Problem]:
             os.unlink(name, dir_fd=parent)
     except FileNotFoundError:
         return None
+    except (OSError, UnsafeNameError, RefusedError) as problem:
+        return problem_of(problem)
+    return None
+
+
+def remove_exact(root: Root, path: bytes, listed: Tuple[int, ...]) -> Optional[Problem]:
+    """Remove a regular file only if size, mtime, ctime, device, inode and number of names are as `listed`.
+
+    The open file is compared, and then that its name still leads to it.
+    """
+    try:
+        descriptor, now = root.open_known_file(path)
+        try:
+            parent, name = root.parent(path), path.rpartition(b"/")[2]
+            found = record_of(path, now)
+            state = found.size, found.mtime_ns, found.ctime_ns, found.device, found.inode, found.links
+            named = os.stat(name, dir_fd=parent, follow_symlinks=False)
+            if state != listed or not os.path.samestat(named, now):
+                raise _changed()
+            os.unlink(name, dir_fd=parent)
+        finally:
+            os.close(descriptor)
     except (OSError, UnsafeNameError, RefusedError) as problem:
         return problem_of(problem)
     return None

@@ -383,7 +383,9 @@ class Session(object):
             return
         if any(one != ENDED for one in found):
             raise OSError(errno.ETIMEDOUT, "the agent of a lost connection cannot be ended")
-        self._channel.send(protocol.COMMITTED, {"unit": header["unit"], "done": [], "failed": []})
+        self._channel.send(
+            protocol.COMMITTED, {"unit": header["unit"], "done": [], "inodes": [], "failed": []}
+        )
 
     def _finish_receiving(self, header: Dict[str, Any]) -> None:
         del header

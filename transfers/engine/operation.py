@@ -33,7 +33,7 @@ from transfers.model.leases import this_client
 from transfers.model.store import Lock, Side, Store
 from transfers.model.units import Adjustment, Committed, Item, Problem
 from transfers.pipeline.batches import NumberSet
-from transfers.planning.actions import Action, Verb
+from transfers.planning.actions import Action, Verb, same_time
 from transfers.planning.missing_records import MissingRecords, find_cut_off
 from transfers.planning.planner import (
     RememberingSide,
@@ -515,6 +515,7 @@ def _transfer(
     """Move files, or with `names` link further names; nothing is replaced unless `backed_up`."""
     answered = operation.answered
     expected = 0
+    recorded = _digests_of_source(endpoints)
 
     def items() -> Iterator[Item]:
         nonlocal expected
@@ -523,7 +524,7 @@ def _transfer(
             wanted = bool(action.entry.same_as) is names and (backed_up or action.target is None)
             if wanted and number not in answered:
                 expected += 1
-                yield item_of(endpoints.request, number, action)
+                yield item_of(endpoints.request, number, action)._replace(recorded=recorded(action.entry))
 
     def on_result(result: Committed) -> None:
         record_result(operation.recorder, result)
@@ -546,6 +547,23 @@ def _transfer(
     if len(answered) < expected:
         message = f"not tried: {counted(expected - len(answered), 'entry', 'entries')}"
         operation.recorder.record(Failed(b"", "not-tried", message))
+
+
+def _digests_of_source(endpoints: Endpoints) -> Callable[[Entry], str | None]:
+    """Return what looks up the sha256 on record of a site's file whose size, time and inode (or ETag) did not change since."""
+    request, origin = endpoints.request, endpoints.origin
+    if request.accept_rot or request.source.typed_local:
+        return lambda _: None
+    known = recorded_digests(request.source, origin.store.root_path)
+
+    def find(entry: Entry) -> str | None:
+        earlier = known.get(origin.path_of(entry))
+        if earlier is None or earlier.size != entry.size or not same_time(earlier.mtime_ns, entry.mtime_ns):
+            return None
+        same = (earlier.inode or earlier.etag) and (earlier.inode, earlier.etag) == (entry.inode, entry.etag)
+        return earlier.digest if same else None
+
+    return find
 
 
 def item_of(request: Request, number: int, action: Action) -> Item:
@@ -604,11 +622,9 @@ def record_result(recorder: Recorder, result: Committed) -> None:
     elif entry.same_as:
         recorder.record(Linked(entry.path, entry.same_as))
     else:
-        times = entry.mtime_ns, entry.mode
+        facts = entry.mtime_ns, entry.mode, result.etag, result.inode
         recorder.record(
-            Moved(
-                entry.path, entry.kind, entry.size, result.digest, result.verification, *times, result.etag
-            ),
+            Moved(entry.path, entry.kind, entry.size, result.digest, result.verification, *facts),
             more=result.more,
         )
 

@@ -105,6 +105,7 @@ class Request:
         task_timeouts: the time limits after which a Globus task is cancelled.
         options: what features of hibali add to the transfer.
         workers: the most processes of this machine that move files; 0 for as many as its cores allow.
+        accept_rot: whether source files are moved whose content is not as recorded, though nothing else of them changed.
         missing: what the caller knows to be missing at the source; each counts as a failure in the receipt.
         protect: called before anything changes with the files at the target whose content would become another one, and
             with the sha256 of each, "" if unknown; it raises `RefusedError` where that must not happen.
@@ -129,6 +130,7 @@ class Request:
     task_timeouts: TaskTimeouts = field(default_factory=TaskTimeouts)
     options: tuple[FeatureOption, ...] = ()
     workers: int = 1
+    accept_rot: bool = False
     missing: Sequence[Failed] = ()
     protect: Callable[[Mapping[bytes, str]], None] | None = None
     move: bool = False

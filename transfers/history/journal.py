@@ -40,7 +40,8 @@ _MAX_FAILURES = 100
 class Coverage:
     """Count what a verification hashed, took from the verification it resumed, and left unchecked.
 
-    `files_unrecorded` counts the unchecked files without a digest on record.
+    `files_unrecorded` counts the unchecked files without a digest on record. A sample with `sample_seed` is drawn
+    from `sample_of` files.
     """
 
     files_hashed: int = 0
@@ -48,6 +49,7 @@ class Coverage:
     files_unchecked: int = 0
     files_unrecorded: int = 0
     sample_seed: int | None = None
+    sample_of: int | None = None
 
 
 @dataclass(slots=True)
@@ -301,9 +303,9 @@ def _journal_line(event: Event) -> dict[str, Any] | None:
     """Return the journal line of this event; None for an event that is not recorded."""
     match event:
         case Moved():
-            return _file_line("moved", event, event.kind, event.etag)
+            return _file_line("moved", event, event.kind, event.etag, event.inode)
         case Recorded():
-            return _file_line("recorded", event, "file", event.etag)
+            return _file_line("recorded", event, "file", event.etag, event.inode)
         case Grown():
             # the whole file as it is now, which is all that readers need
             return _file_line("moved", event, "file", None)
@@ -321,7 +323,7 @@ def _journal_line(event: Event) -> dict[str, Any] | None:
 
 
 def _file_line(
-    kind: str, event: Moved | Recorded | Grown, entry_kind: str, etag: str | None
+    kind: str, event: Moved | Recorded | Grown, entry_kind: str, etag: str | None, inode: int = 0
 ) -> dict[str, Any]:
     return {
         "kind": kind,
@@ -332,6 +334,7 @@ def _file_line(
         "mode": event.mode,
         "sha256": event.digest,
         "etag": etag,
+        "inode": inode,
         "proof": event.proof,
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -9,6 +10,7 @@ from typing import Any
 
 from hibali.errors import Exit
 from hibali.ledger import read_records
+from hibali.locations import Location
 from hibali.text import path_from_fields
 from transfers.history.operations import Operation, OperationRoot, journal_of
 from transfers.history.recorded_digests import relation, relative_path
@@ -16,7 +18,7 @@ from transfers.model.entry import Kind
 from transfers.model.rules import Rules
 
 _ENDED = frozenset({Exit.DONE, Exit.INCOMPLETE, Exit.CHANGES})
-_ONE_PLACE = frozenset({"verify", "rm"})  # operations that transfer nothing
+_ONE_PLACE = frozenset({"verify", "rm", "drop"})  # operations that transfer nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,22 @@ class KnownFiles:
     files: dict[bytes, KnownFile] = field(default_factory=dict)
     rules: Rules = field(default_factory=Rules)
     only_named: bool = False
+
+
+def spellings(location: Location) -> list[OperationRoot]:
+    """Return a place of this machine as typed, and with its symlinks resolved."""
+    paths = dict.fromkeys((location.raw, os.path.realpath(location.raw)))
+    return [OperationRoot(location.site.name, None, path) for path in paths]
+
+
+def place_there(last: LastTransfer) -> str:
+    """Return the other place as it was typed for the transfer, or below it as the folder is below its root."""
+    operation = last.operation
+    text = operation.target if last.pushed else operation.source
+    if ":" not in text.partition("/")[0]:
+        text = os.fsdecode(last.there.path)  # relative to the folder of that time
+    below = os.fsdecode(last.below)
+    return f"{text.rstrip('/')}/{below}" if below else text
 
 
 def find_last_transfer(

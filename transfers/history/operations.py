@@ -133,7 +133,7 @@ class Operation:
         """The number of files that it moved, compared or removed, and their bytes."""
         if self.operation == "verify":
             return self.number("files"), self.number("bytes")
-        if self.operation == "rm":
+        if self.operation in {"rm", "drop"}:
             return self.number("files_deleted"), 0
         return self.number("files_moved"), self.number("bytes_moved")
 
@@ -427,7 +427,7 @@ def find_unverified(operations: Sequence[Operation]) -> list[UnverifiedFiles]:
     places: list[OperationRoot] = []
     for operation in operations:
         place = operation.place
-        if place is None or (operation.operation == "rm" and not weak):
+        if place is None or (operation.operation in {"rm", "drop"} and not weak):
             continue
         if operation.operation == "verify":
             if operation.exit == 0 and (operation.receipt or {}).get("proof_tree") in {"digest", "recorded"}:

@@ -120,6 +120,7 @@ class Expected:
     mtime_ns: int = 0
     mode: int = -1
     etag: str | None = None
+    inode: int = 0
 
 
 def recorded_digests(location: Location, root_path: bytes) -> dict[bytes, Expected]:
@@ -203,7 +204,8 @@ def _fold(known: dict[bytes, Expected], record: dict[str, Any], before: bytes, b
         known.pop(path, None)
     else:
         details = (int(record.get("mtime_ns") or 0), int(record.get("mode", -1)), record.get("etag"))
-        known[path] = Expected(str(record["sha256"]), int(record["size"]), *details)
+        inode = int(record.get("inode") or 0)
+        known[path] = Expected(str(record["sha256"]), int(record["size"]), *details, inode)
 
 
 def moved_by(operation: str) -> dict[bytes, Expected] | None:

@@ -31,6 +31,7 @@ class Item(NamedTuple):
         exact: Commit only if the target still has `replaces` (or no entry); else report "target-changed".
         permissions: The exact permission bits; None keeps the site's default, except for the execute bit.
         attributes: The complete set of `user.*` attributes; None does not change them.
+        recorded: The sha256 on record of a source file that did not change since, by size, time and inode; None if unknown.
     """
 
     number: int
@@ -40,6 +41,7 @@ class Item(NamedTuple):
     exact: bool = False
     permissions: int | None = None
     attributes: bytes | None = None
+    recorded: str | None = None
 
     @property
     def carries(self) -> bool:
@@ -112,7 +114,7 @@ class Committed(NamedTuple):
     """The result for one item at the target: durable under its final name, or a `problem`.
 
     `digest` was computed or checked by the target over the received bytes; `verification` is the target's verification.
-    With `more`, further results of the same reply follow at once.
+    With `more`, further results of the same reply follow at once. `inode` is the file's at the target, 0 if unknown.
     """
 
     item: Item
@@ -121,6 +123,7 @@ class Committed(NamedTuple):
     etag: str | None = None
     problem: Problem | None = None
     more: bool = False
+    inode: int = 0
 
 
 @dataclass(frozen=True, slots=True)

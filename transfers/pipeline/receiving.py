@@ -86,7 +86,7 @@ class Sender:
     def _committed(self, header: dict[str, Any]) -> None:
         with self.connection.understanding():
             number = None if header["unit"] is None else int(header["unit"])
-            done = [int(one) for one in header["done"]]
+            done = {int(one): int(inode) for one, inode in zip(header["done"], header["inodes"], strict=True)}
             failed = {int(one): problem_from(problem) for one, problem in header["failed"]}
         if number is None:
             self._large_committed(done, failed)
@@ -102,18 +102,20 @@ class Sender:
             self._pack_committed(payload, done, failed)
         self.stream.close(number)
 
-    def _large_committed(self, done: list[int], failed: dict[int, Problem]) -> None:
-        known = [self.stream.large_done(one) for one in done]
+    def _large_committed(self, done: dict[int, int], failed: dict[int, Problem]) -> None:
+        known = [self.stream.large_done(one, inode) for one, inode in done.items()]
         known += [self.stream.large_failed(one, problem) for one, problem in failed.items()]
         if not all(known):
             raise self.connection.broken("committed an item that was not planned")
 
-    def _piece_committed(self, payload: Payload | None, done: list[int], failed: dict[int, Problem]) -> None:
+    def _piece_committed(
+        self, payload: Payload | None, done: dict[int, int], failed: dict[int, Problem]
+    ) -> None:
         del payload
         if done or not all(self.stream.large_failed(one, problem) for one, problem in failed.items()):
             raise self.connection.broken("committed an item that was not planned")
 
-    def _pack_committed(self, payload: Payload, done: list[int], failed: dict[int, Problem]) -> None:
+    def _pack_committed(self, payload: Payload, done: dict[int, int], failed: dict[int, Problem]) -> None:
         items = {item.number: position for position, item in enumerate(payload.unit.items)}
         results: list[Committed] = []
         left = len(done) + len(failed)
@@ -127,7 +129,8 @@ class Sender:
             if problem is not None:
                 digest, verification = None, Verification.NONE
             item = payload.unit.items[position]
-            results.append(Committed(item, digest, verification, problem=problem, more=left > 0))
+            inode = done.get(number, 0)
+            results.append(Committed(item, digest, verification, None, problem, left > 0, inode))
         self.stream.report(results)
 
 
@@ -193,7 +196,9 @@ class Worker(Sender):
         self._cleared = self._cleared or any(item.clear for item in payload.unit.items)
         self._units.put((number, payload))
 
-    def _piece_committed(self, payload: Payload | None, done: list[int], failed: dict[int, Problem]) -> None:
+    def _piece_committed(
+        self, payload: Payload | None, done: dict[int, int], failed: dict[int, Problem]
+    ) -> None:
         super()._piece_committed(payload, done, failed)
         if failed:
             self.stream.abandon(next(iter(failed)))
@@ -303,9 +308,9 @@ class Receiver(ABC, Generic[_Value]):
         """Report the results of one reply."""
         self._results.put(results)
 
-    def done(self, item: Item, digest: str | None) -> None:
+    def done(self, item: Item, digest: str | None, inode: int = 0) -> None:
         """Report an item that was committed under its final name."""
-        self.report([Committed(item, digest, Verification.DIGEST)])
+        self.report([Committed(item, digest, Verification.DIGEST, inode=inode)])
 
     def failed(self, item: Item, problem: Problem) -> None:
         """Report an item that failed."""
@@ -536,11 +541,11 @@ class ReceiverStream(Receiver[Payload]):
         """Remove an answered unit from the window."""
         self._window.close(number)
 
-    def large_done(self, number: int) -> bool:
+    def large_done(self, number: int, inode: int = 0) -> bool:
         """Finish a large file that was committed; return False if it is not in progress."""
         large = self.end_large(number)
         if large is not None:
-            self.done(large.item, large.digest)
+            self.done(large.item, large.digest, inode)
         return number in self._ended
 
     def end(self, problem: BaseException | None) -> None:

@@ -22,7 +22,7 @@ from transfers.planning.actions import Action, Decision, Verb
 _MOST_JOURNALS = 500
 _CLOCKS_NS = 3600 * 1_000_000_000  # the largest difference between the site's clock and ours
 _END_BYTES = 64 * 1024
-_READS_ONLY = frozenset({"verify", "rm"})
+_READS_ONLY = frozenset({"verify", "rm", "drop"})
 _HASHES = frozenset({"local", "ssh"})  # kinds of stores whose files are hashed where they are
 
 
@@ -106,7 +106,8 @@ class MissingRecords:
 
 
 def _recorded(target: Entry, digest: str, verification: Verification) -> Recorded:
-    return Recorded(target.path, target.size, digest, verification, target.mtime_ns, target.mode, target.etag)
+    facts = target.mtime_ns, target.mode, target.etag, target.inode
+    return Recorded(target.path, target.size, digest, verification, *facts)
 
 
 def find_cut_off(location: Location, root_path: bytes, without: str) -> CutOff | None:

@@ -86,6 +86,15 @@ class LocalStore(PosixStore):
             found = remove_item(root, {**listed(entry), "path": entry.path})
         return None if found is None else problem_from(found)
 
+    def remove_exact(self, entry: Entry) -> Problem | None:
+        """Remove a regular file if nothing of it changed since it was listed, not even its ctime; an absent one is a problem."""
+        from transfers.agent.removing import remove_exact
+
+        listed = entry.size, entry.mtime_ns, entry.ctime_ns, entry.device, entry.inode, entry.links
+        with self._below(removes=True) as root:
+            found = remove_exact(root, entry.path, listed)
+        return None if found is None else problem_from(found)
+
     def beside(self, location: Location) -> LocalStore:
         """See Store."""
         store = super().beside(location)

@@ -14,8 +14,10 @@ from hibali_plugins.bundles.compare import (
     TaskPair,
     compare_tasks,
     differing_facts,
+    differing_resources,
     differing_tasks,
     match_tasks,
+    measurements,
 )
 from runs.model import Run, RunStatus, State, Sweep
 from tests.support.runs import make_run
@@ -55,6 +57,40 @@ def test_a_varied_value_matches_a_common_value_of_the_other_run() -> None:
     assert match_tasks(run_of(rows), run_of(None, a=2, b="x")) == [TaskPair(1, None), TaskPair(2, 0)]
     assert match_tasks(run_of(None, a=2), run_of(None, a=3)) == [TaskPair(0, 0)]
     assert [fact.name for fact in differing_facts(run_of(rows), other)] == []
+
+
+def test_requested_resources_are_compared_by_name() -> None:
+    def fields(**values: Any) -> list[dict[str, Any]]:
+        return [{"name": name, "value": value, "from": "command line"} for name, value in values.items()]
+
+    a, b = fields(cores=2, memory=4 << 30, time=60), fields(cores=4, memory=4 << 30, directive="--qos=x")
+    assert [(fact.name, fact.a, fact.b) for fact in differing_resources(a, b)] == [
+        ("resource cores", "2", "4"),
+        ("resource directive --qos=x", None, "requested"),
+        ("resource time", "00:01:00", None),
+    ]
+    assert differing_resources(a, a) == differing_resources(None, b) == []
+
+
+def test_what_both_took_is_summed_and_compared_by_task() -> None:
+    def took(*seconds: int) -> Run:
+        run = run_of([(each,) for each in seconds], ("a",))
+        assert run.sweep is not None
+        for number, each in enumerate(seconds, start=1):
+            ended = f"2026-01-02T03:04:{each:02}Z"
+            status = RunStatus(
+                State.SUCCEEDED, started="2026-01-02T03:04:00Z", ended=ended, memory_bytes=each
+            )
+            dict.__setitem__(run.sweep.tasks, number, status)  # type: ignore[arg-type]
+        return run
+
+    a, b = took(1, 5), took(5, 7, 1)
+    assert [(fact.name, fact.a, fact.b) for fact in measurements(a, b, match_tasks(a, b))] == [
+        ("seconds", 6.0, 13.0),
+        ("memory", 5, 7),
+        ("task 1 and 3: seconds", 1.0, 1.0),
+        ("task 2 and 1: seconds", 5.0, 5.0),
+    ]
 
 
 def test_outputs_of_matched_tasks_are_compared() -> None:

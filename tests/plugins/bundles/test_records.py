@@ -33,6 +33,8 @@ def test_two_runs_are_compared_by_digest_without_a_transfer(bench: Bench) -> Non
         "value code": (None, 1),
         "value say": (None, "else"),
     }
+    assert last["measured"][0]["what"] == "seconds"
+    assert all(last["measured"][0][run] >= 0 for run in "ab")
     assert set((hibali.home.state / "operations").iterdir()) == operations
     answer = hibali("runs", "compare", b, a, exit=6)
     assert answer.out.decode().splitlines()[-3:] == [

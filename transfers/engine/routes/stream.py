@@ -12,7 +12,7 @@ from transfers.engine.routes.base import Fullness, Route, retrying
 from transfers.history.journal import Recorder
 from transfers.model.entry import Kind, Verification, weakest
 from transfers.model.store import Source, Store
-from transfers.model.units import SEGMENT_BYTES, Committed, Item, Payload, Unit
+from transfers.model.units import SEGMENT_BYTES, Committed, Item, Payload, Problem, Unit
 from transfers.pipeline.batches import group_units, packed_together
 
 
@@ -62,12 +62,29 @@ def move_batches(
     def read() -> Iterator[Payload]:
         for items in batches:
             units = group_units(items, lambda: _piece_bytes(source, target), target.begun, together=together)
-            yield from source.read(units)
+            yield from map(without_rot, source.read(units))
 
     with closing(target.write(payloads.watch(read()))) as results:
         for committed in results:
             verification = payloads.verifications.pop(committed.item.number, Verification.DIGEST)
             yield _verified_by(committed, verification)
+
+
+def without_rot(payload: Payload) -> Payload:
+    """Remove the files from a payload whose content is not as recorded, although nothing else of them changed."""
+    for position, item in enumerate(payload.unit.items):
+        digest = payload.digests[position]
+        if item.recorded is None or digest is None or digest == item.recorded:
+            continue
+        start, size = sum(payload.sizes[:position]), payload.sizes[position]
+        payload.data = bytes(payload.data[:start]) + bytes(payload.data[start + size :])
+        payload.sizes[position], payload.digests[position] = 0, None
+        payload.problems[position] = Problem(
+            "rot",
+            f"damaged at the site: its sha256 is {digest}, recorded {item.recorded}, although its size, time and"
+            " inode did not change; to restore it from a good copy, use push --checksum; to take it as it is, add --accept-rot",
+        )
+    return payload
 
 
 def open_route(endpoints: Endpoints, recorder: Recorder) -> StreamRoute:

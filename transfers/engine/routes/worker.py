@@ -40,9 +40,11 @@ _REPORT_SECONDS = 0.1  # between two reports of progress
 _IDLE_SECONDS = 0.5
 _END_SECONDS = 1.5  # to end in good order after the other process ended
 
-Sent = tuple[int, "Entry", "Entry | None", bool, bool, "int | None", "bytes | None"]  # the fields of an Item
+Sent = tuple[
+    int, "Entry", "Entry | None", bool, bool, "int | None", "bytes | None", "str | None"
+]  # the fields of an Item
 Answer = tuple[
-    int, "str | None", "Verification", "str | None", "Problem | None"
+    int, "str | None", "Verification", "str | None", "Problem | None", int
 ]  # of a Committed, by its item's number
 
 
@@ -126,6 +128,7 @@ def sent_item(item: Item) -> Sent:
         item.exact,
         item.permissions,
         item.attributes,
+        item.recorded,
     )
 
 
@@ -218,7 +221,9 @@ class _Worker:
     def _answer(self, result: Committed) -> None:
         """Keep a result until all of its batch are there, at most for a moment."""
         number = result.item.number
-        self._answers.append((number, result.digest, result.verification, result.etag, result.problem))
+        self._answers.append(
+            (number, result.digest, result.verification, result.etag, result.problem, result.inode)
+        )
         with self._guard:
             self._unanswered.discard(number)
             idle = not self._unanswered

@@ -233,9 +233,9 @@ class _Workers:
                 worker, message = self._messages.get()
                 if isinstance(message, Answers):
                     last = next((one[0] for one in reversed(message.answers) if one[4] is None), None)
-                    for number, digest, verification, etag, problem in message.answers:
+                    for number, digest, verification, etag, problem, inode in message.answers:
                         item, more = worker.items.pop(number), number != last
-                        yield Committed(item, digest, verification, etag, problem, more)
+                        yield Committed(item, digest, verification, etag, problem, more, inode)
                 elif isinstance(message, Ready):
                     worker.agents = message.agents
                 elif isinstance(message, Over):

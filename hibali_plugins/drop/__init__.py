@@ -1,0 +1,1 @@
+"""Remove local files of which a site holds a verified copy."""

@@ -1,0 +1,231 @@
+"""Prove by digest that a site holds local files, and remove exactly these."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from hibali.config.model import Site
+from hibali.errors import NotFoundError, TryLaterError, UsageError
+from hibali.events import Carried, Deleted, Failed, Hashing, Listener, Noted, ignore
+from hibali.locations import Location
+from hibali.text import path_fields
+from transfers.agent import protocol
+from transfers.agent.identity import child
+from transfers.history.index import has_begun
+from transfers.history.journal import Receipt, Recorder, source_line, target_line
+from transfers.inventory import Tree, open_tree
+from transfers.model.entry import Entry, Kind
+from transfers.model.rules import select_all
+from transfers.model.units import Problem
+from transfers.planning.overlap import check_apart
+from transfers.remove import Removal, RemovalPlan, RemovalRequest
+from transfers.stores.local import LocalStore
+from transfers.stores.single_file import SingleTarget
+from transfers.verify import match_trees
+
+_LOCK = protocol.OWN_FOLDER + b"/lock"
+_RENEWED_NS = protocol.LEASE_SECONDS * 1_000_000_000  # a lock gets a new time at least so often
+
+
+@dataclass(frozen=True, slots=True)
+class DropRequest:
+    """A request to remove the files at or below `here`, on this machine, that `there` holds with the same content.
+
+    The roots of `sites` are protected.
+    """
+
+    here: Location
+    there: Location
+    sites: tuple[Site, ...] = ()
+
+
+def drop(request: DropRequest, on_event: Listener = ignore) -> Receipt:
+    """Remove each file whose copy has the same sha256 now, and return the receipt, whose `exit` is the exit code.
+
+    Raises:
+        RefusedError, UsageError: nothing was changed.
+        TryLaterError: another operation holds a lock here or at the copy.
+        NotFoundError: one of both does not exist, and no earlier call of the same command removed it.
+    """
+    here, there = request.here.text, request.there.text
+    resumed = has_begun("drop", there, here)
+    with ExitStack() as stack:
+        dropping = _Dropping(request, Recorder("drop", there, here, on_event), stack)
+        dropping.recorder.start(stack)
+        try:
+            dropping.run()
+        except NotFoundError as problem:
+            if not (resumed and problem.subject == here):
+                dropping.end(problem)
+                raise
+            dropping.recorder.record(Noted(f"{here}: an earlier call of this command removed it"))
+        except BaseException as problem:
+            dropping.end(problem)
+            raise
+        return dropping.end(None)
+
+
+def plan_drop(request: DropRequest, show: Callable[[Entry], None], on_event: Listener = ignore) -> Receipt:
+    """Prove as `drop` does, call `show` with each file that it would remove, and change nothing, not even a lock."""
+    with ExitStack() as stack:
+        recorder = Recorder("drop", request.there.text, request.here.text, on_event)
+        dropping = _Dropping(request, recorder, stack)
+        found = dropping.find()
+        for entry, _ in dropping.proven(found, dropping.removal.plan(found)):
+            show(entry)
+        return recorder.complete(None)
+
+
+class _Dropping:
+    """One drop: a removal of the files that are proven to exist at the site."""
+
+    def __init__(self, request: DropRequest, recorder: Recorder, stack: ExitStack) -> None:
+        self.recorder = recorder
+        self.removal = Removal(
+            RemovalRequest(request.here, recursive=True, sites=request.sites), recorder, stack
+        )
+        self._request = request
+        self._stack = stack
+        self._there: Tree | None = None
+
+    def find(self) -> Entry:
+        """Find the file or folder of this machine. Raises the errors of `Removal.find`, `UsageError`."""
+        found = self.removal.find()
+        if found.kind not in {Kind.FILE, Kind.FOLDER}:
+            raise UsageError(
+                "not-a-file",
+                f"this is a {_NAMES[found.kind]}, which has no copy",
+                subject=self._request.here.text,
+            )
+        return found
+
+    def run(self) -> None:
+        """Lock, list, prove, and remove."""
+        found = self.find()
+        lock, plan = self.removal.lock_and_plan(found)
+        store, recorder = self.removal.store, self.recorder
+        assert isinstance(store, LocalStore)
+        recorder.append(target_line(self._request.here, store.root_path), durable=True)
+        for entry, digest in self.proven(found, plan):
+            # before the removal, so that no killed call leaves a removal without its proof
+            recorder.append(
+                {"kind": "proven", **path_fields(entry.path), "size": entry.size, "sha256": digest}
+            )
+            problem = store.remove_exact(entry)
+            if problem is None:
+                recorder.record(Deleted(entry.path, entry.kind))
+            else:
+                recorder.fail(entry.path, problem)
+        lock.release()
+
+    def proven(self, found: Entry, plan: RemovalPlan) -> Iterator[tuple[Entry, str]]:
+        """Yield each file whose copy has the same sha256 now, with that; record a failure for every other name."""
+        there = self._open_there(found)
+        here = self._here(found, plan)
+        self._check_apart(here, there)
+        if not here.files.count:
+            return
+        unlisted = dict(there.unlisted)
+
+        def differs(failure: Failed) -> None:
+            if failure.code == "missing":
+                self.recorder.fail(failure.path, unlisted.get(failure.path) or _NO_COPY)
+            elif failure.code != "unexpected":  # the site may have more
+                self.recorder.record(failure)
+
+        pairs = match_trees(here, there, differs).pairs
+        self._stack.callback(pairs.close)
+        self.recorder.on_event(Hashing(pairs.count, pairs.bytes))
+        copies = there.digests(pair.second for pair in pairs if pair.second is not None)
+        own = here.digests(pair.first for pair in pairs)
+        for (entry, digest, unread), (_, copy, problem) in zip(own, copies, strict=True):
+            self.recorder.on_event(Carried(entry.size))
+            if digest is None or copy is None:
+                self.recorder.fail(entry.path, unread or problem or _UNREADABLE)
+            elif digest != copy:
+                self.recorder.record(
+                    Failed(entry.path, "differs", f"the sha256 of the copy is {copy}, here {digest}")
+                )
+            else:
+                yield entry, digest
+
+    def _here(self, found: Entry, plan: RemovalPlan) -> Tree:
+        """Return the files to drop; names that are no plain files, or on tape, are failures."""
+        store = self.removal.store
+        side = store if plan.folder else SingleTarget(store, found.path)
+        tree = Tree(self._request.here, store.root_path, side, [store], single=not plan.folder)
+        self._stack.callback(tree.close)
+        for entry in plan.entries:
+            problem = _unable(entry)
+            if problem is not None:
+                self.recorder.fail(entry.path, problem)
+            elif entry.kind is Kind.FILE:
+                tree.files.add(entry)
+        return tree
+
+    def _open_there(self, found: Entry) -> Tree:
+        """Open the copy, a file for a file and a folder for a folder."""
+        there = self._request.there
+        if there.slash and found.kind is Kind.FILE:
+            there = there.child(self._request.here.name)
+        self._there = tree = open_tree(there, select_all, self.recorder.on_event, self._stack)
+        self.recorder.append(source_line(there, tree.stores[-1].root_path, single=tree.single))
+        if tree.single is not (found.kind is Kind.FILE):
+            code, kind = ("not-a-folder", "a file") if tree.single else ("is-a-folder", "a folder")
+            raise UsageError(
+                code,
+                f"the copy is {kind}, but {self._request.here.text} is not",
+                subject=there.text,
+                hint="" if tree.single else f"For the file in it: --at {there.text}/",
+            )
+        return tree
+
+    def _check_apart(self, here: Tree, there: Tree) -> None:
+        """Raise `RefusedError` if the copy is the local file or folder itself, `TryLaterError` if that is possible.
+
+        Where stores cannot tell (a WebDAV server that shows this folder), the lock that this operation holds here is visible there. Older
+        locks, which a killed operation may have left at the site, are others.
+        """
+        own = self.removal.store.identities()
+        if here.single:
+            own = [child(one, self._request.here.name) for one in own]
+        check_apart(own, there.stores[0].identities(), self._request.there)
+        mine, lock = self.removal.store.stat(_LOCK), there.stores[-1].stat(_LOCK)
+        if mine is None or lock is None or mine.size != lock.size:
+            return
+        if not lock.mtime_ns or abs(mine.mtime_ns - lock.mtime_ns) < _RENEWED_NS:
+            raise TryLaterError(
+                "locked",
+                "another operation holds its lock, or it is the local folder itself under another name",
+                subject=self._request.there.text,
+            )
+
+    def end(self, problem: BaseException | None) -> Receipt:
+        """Write the receipt."""
+        receipt = self.recorder.receipt
+        if self._there is not None:
+            receipt.bytes_sent += sum(store.wire_bytes for store in self._there.stores)
+            receipt.logins += sum(store.logins for store in self._there.stores)
+        return self.removal.end(problem)
+
+
+_NAMES = {Kind.LINK: "symlink", Kind.SPECIAL: "device, FIFO or socket"}
+_NO_COPY = Problem("missing", "the site has no file with this name")
+_UNREADABLE = Problem("unreadable", "it could not be read")
+_KEPT = {
+    Kind.LINK: Problem("is-a-symlink", "symlinks are not dropped"),
+    Kind.SPECIAL: Problem("special-file", "devices, FIFOs and sockets are not dropped"),
+}
+
+
+def _unable(entry: Entry) -> Problem | None:
+    """Return why an entry is never dropped, None for a plain file and for a folder, which stays without being named."""
+    if entry.kind is Kind.FILE and entry.links > 1:
+        return Problem("hard-linked", f"it has {entry.links} names, so removing this one would free nothing")
+    if entry.kind is Kind.FILE and entry.offline:
+        return Problem(
+            "offline", "its content is not on disk here (on tape, in an archive, or the file is one hole)"
+        )
+    return _KEPT.get(entry.kind)

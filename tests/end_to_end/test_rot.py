@@ -1,0 +1,88 @@
+"""Test that `pull` names files that were damaged at their site, and keeps the local copies."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.support.transfers import Transfers, at_agents, counts, failed
+from tests.support.trees import flip_byte, read_tree
+
+there = at_agents()
+
+LARGE = os.urandom(40 << 20)
+TREE = {b"a": b"1" * 5000, b"b": b"22", b"sub/c": b"3" * 70_000, b"sub/d": b"4", b"large": LARGE}
+
+
+def damage(path: Path) -> None:
+    """Flip one byte in place and restore the time: size, time and inode stay as they were."""
+    before = path.stat()
+    flip_byte(path)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert path.stat().st_ino == before.st_ino
+
+
+def test_rot_is_named_and_the_local_copy_is_kept(there: Transfers, tmp_path: Path) -> None:
+    there.make(TREE)
+    there.push()
+    rotten = {b"b", b"sub/c", b"large"}
+    for name in rotten:
+        damage(there.root / os.fsdecode(name))
+    answer = there.pull(tmp_path / "new", exit=6)
+    assert failed(answer) == dict.fromkeys(rotten, "rot")
+    assert read_tree(tmp_path / "new") == {name: TREE[name] for name in TREE.keys() - rotten}
+    old = {b"b": b"old", b"sub/c": b"older"}
+    for name, content in old.items():
+        (tmp_path / "new" / os.fsdecode(name)).write_bytes(content)
+    answer = there.pull(tmp_path / "new", exit=6)
+    assert failed(answer) == dict.fromkeys(rotten, "rot")
+    assert read_tree(tmp_path / "new").items() >= old.items()
+    # with the good copies here, also a comparison by digest keeps them
+    assert failed(there.pull(there.source, "--checksum", exit=6)) == dict.fromkeys(rotten, "rot")
+    assert read_tree(there.source) == TREE
+    text = there.hibali("pull", "there:data", tmp_path / "new", exit=6).err
+    assert b"--accept-rot" in text
+    assert b"push --checksum" in text
+
+
+def test_rot_is_accepted_or_repaired_by_a_push(there: Transfers, tmp_path: Path) -> None:
+    there.make(TREE)
+    there.push()
+    damage(there.root / "a")
+    one = there.hibali("pull", "there:data/a", tmp_path / "one", "--json", exit=6)
+    assert list(failed(one).values()) == ["rot"]
+    assert not (tmp_path / "one").exists()
+    there.hibali("pull", "there:data/a", tmp_path / "one", "--accept-rot", exit=0)
+    assert (tmp_path / "one").read_bytes() == (there.root / "a").read_bytes() != TREE[b"a"]
+    assert counts(there.push("--checksum"))["files_moved"] == 1
+    there.pull(tmp_path / "all")
+    assert read_tree(tmp_path / "all") == TREE
+
+
+@pytest.mark.parametrize("change", ["time", "inode", "size"])
+def test_a_changed_file_is_no_rot(local_there: Transfers, tmp_path: Path, change: str) -> None:
+    there = local_there
+    there.make({b"a": b"1" * 5000, b"b": b"2"})
+    there.push()
+    path, before = there.root / "a", (there.root / "a").stat()
+    if change == "inode":
+        path.rename(there.root / "b")
+    path.write_bytes(b"2" * (5001 if change == "size" else 5000))
+    time = before.st_mtime_ns + 10**9 * (change == "time")
+    os.utime(path, ns=(time, time))
+    there.pull(tmp_path / "new")
+    assert read_tree(tmp_path / "new") == read_tree(there.root)
+
+
+def test_workers_keep_the_local_copy(local_there: Transfers, tmp_path: Path) -> None:
+    there = local_there
+    tree = {b"%05d" % number: b"%d" % number for number in range(6000)}
+    there.make(tree)
+    there.push()
+    damage(there.root / "00007")
+    answer = there.pull(tmp_path / "new", "--workers", "2", exit=6)
+    assert failed(answer) == {b"00007": "rot"}
+    assert len(read_tree(tmp_path / "new")) == len(tree) - 1
+    assert counts(there.pull(tmp_path / "new", "--accept-rot"))["files_moved"] == 1
