@@ -162,7 +162,7 @@ def rm_command() -> None:
         ("hibali cp bucket:raw/scan.nii.gz bucket:shared/", "Copy one object within an object store."),
     ],
 )
-@click.argument("source", type=READ, metavar="SITE:PATH")
+@click.argument("source", nargs=-1, required=True, type=READ, metavar="SITE:PATH...")
 @click.argument("target", type=WRITTEN, metavar="SITE:PATH")
 @options(EXECUTION, COMPARISON)
 @_exact_key

@@ -71,7 +71,7 @@ LAYOUT = HelpLayout(
         ("hibali push scan.nii.gz bucket:raw/", "Send one file to a bucket."),
     ],
 )
-@click.argument("local", type=READ)
+@click.argument("local", nargs=-1, required=True, type=READ)
 @click.argument("target", type=WRITTEN, metavar="SITE:PATH")
 @_moving
 def push_command() -> None:
@@ -93,7 +93,7 @@ def push_command() -> None:
         ("hibali pull bucket:raw/scan.nii.gz ./", "Fetch one file into the current folder."),
     ],
 )
-@click.argument("source", type=READ, metavar="SITE:PATH")
+@click.argument("source", nargs=-1, required=True, type=READ, metavar="SITE:PATH...")
 @click.argument("local", type=WRITTEN)
 @_moving
 def pull_command() -> None:
@@ -122,7 +122,7 @@ def pull_command() -> None:
         ),
     ],
 )
-@click.argument("source", type=READ, metavar="FROM")
+@click.argument("source", nargs=-1, required=True, type=READ, metavar="FROM...")
 @click.argument("target", type=WRITTEN, metavar="TO")
 @options(declared.Direct, _moving)
 def sync_command() -> None:

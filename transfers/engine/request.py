@@ -83,6 +83,19 @@ class TaskTimeouts:
 
 
 @dataclass(frozen=True, slots=True)
+class Members:
+    """Several sources that go side by side into the target.
+
+    Attributes:
+        text: the sources as they were given.
+        paths: the path of each below one folder, by the name that it gets.
+    """
+
+    text: str
+    paths: Mapping[bytes, bytes]
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """A transfer as requested.
 
@@ -97,6 +110,7 @@ class Request:
         recorded: whether recorded digests are used to compare files.
         direct: whether the source's site sends directly to the target's site.
         saving: the options for committing received files in a dataset.
+        members: several sources, which are all in the folder `source`.
         chosen: the only files of the source to transfer, by the name that each gets at the target.
         via: `auto`, `own` for any way but Globus, `globus`, or `stream` for bytes that pass through this machine.
         within_site: whether the bytes must not pass through this machine, because both endpoints are at one site.
@@ -119,6 +133,7 @@ class Request:
     recorded: bool = False
     direct: bool = False
     saving: SaveOptions = field(default_factory=SaveOptions)
+    members: Members | None = None
     chosen: Mapping[bytes, Entry] | None = None
     via: str = "own"
     within_site: bool = False
@@ -128,6 +143,11 @@ class Request:
     workers: int = 1
     missing: Sequence[Failed] = ()
     protect: Callable[[Mapping[bytes, str]], None] | None = None
+
+    @property
+    def source_text(self) -> str:
+        """The source, or the sources, as given."""
+        return self.source.text if self.members is None else self.members.text
 
     @property
     def lowest_rate(self) -> int:

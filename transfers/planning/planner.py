@@ -16,7 +16,15 @@ from hibali.text import counted, printable
 from transfers.history.recorded_digests import DigestCache
 from transfers.model.entry import Entry, Kind, deepest_first, enclosing
 from transfers.model.facts import Facts
-from transfers.model.rules import Rules, Selector, select_all, selector, shows_in_pages, track_missing
+from transfers.model.rules import (
+    Rules,
+    Selector,
+    is_named,
+    select_all,
+    selector,
+    shows_in_pages,
+    track_missing,
+)
 from transfers.model.spool import sort_on_disk
 from transfers.model.store import Page, PagedListing, PlainPage, Side, Store
 from transfers.model.units import Adjustment, ListingIncompleteError, Problem, of_target
@@ -356,6 +364,8 @@ def _decide_all(
     plan.withdraw()
     if rules.delete and gone:
         _forget_missing(plan, gone, selected)
+    if rules.files_from:  # an unreadable folder beside the names does not matter
+        plan.unlisted[:] = [each for each in plan.unlisted if _concerns(each[0], rules.files_from)]
     missing.difference_update(path for path, _ in plan.unlisted)
     nothing = Problem("missing", "the source has no entry with this name")
     plan.unlisted.extend((name, nothing) for name in sorted(missing))
@@ -456,6 +466,11 @@ def _counted_target(entries: Iterable[Entry], plan: TransferPlan) -> Iterator[En
 def listed(side: Side, unlisted: Unlisted, selects: Selector = select_all) -> Iterator[Entry]:
     """List a side; unlisted names go to `unlisted`, without known files that `selects` rejects."""
     return _gathered(side.list(), unlisted, selects)
+
+
+def _concerns(path: bytes, names: frozenset[bytes]) -> bool:
+    """Return whether a path is one of the names, or above or below one."""
+    return not path or is_named(path, names) or any(name.startswith(path + b"/") for name in names)
 
 
 def _gathered(listing: Iterator[Entry], unlisted: Unlisted, selects: Selector) -> Iterator[Entry]:
