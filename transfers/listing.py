@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from hibali.errors import NotFoundError, RefusedError, UsageError
 from hibali.events import Listener
 from hibali.locations import Location
-from transfers.history.recorded_digests import recorded_digests
 from transfers.model.entry import Entry, Kind
 from transfers.model.patterns import Wildcards, has_wildcards, read_wildcards
 from transfers.model.store import Store
@@ -121,5 +120,7 @@ def _candidates(store: Store, wildcards: Wildcards, *, recorded: bool) -> Iterat
         if any(wildcards.concerns(path) for path, _ in problem.unlisted):
             raise
     if recorded:
+        from transfers.history.recorded_digests import recorded_digests  # start-up: only to verify
+
         for path in recorded_digests(wildcards.folder, store.root_path):
             yield Entry(path, Kind.FILE)

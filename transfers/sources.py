@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
+from hibali.config.model import Site
 from hibali.errors import UsageError
 from hibali.events import Listener
 from hibali.locations import Location
 from hibali.text import printable
 from transfers.engine.request import Members, Request
-from transfers.listing import find_matches
-from transfers.model.entry import enclosing
+from transfers.listing import Matches, find_matches
+from transfers.model.entry import Entry, Kind, enclosing
+from transfers.model.rules import DeleteLimit
 from transfers.planning.protected_roots import is_whole
+from transfers.remove import RemovalRequest, SeveralRemovals
+
+if TYPE_CHECKING:  # start-up: only to verify
+    from transfers.verify import VerificationRequest
 
 _SHOWN = 3  # sources in the receipt
 
@@ -26,25 +33,18 @@ def with_sources(request: Request, sources: Sequence[Location], on_event: Listen
         NotFoundError: nothing matches a wildcard.
         UsageError: two sources have the same name, or are at two sites, or all names of the source are chosen already.
     """
-    found = [each for source in sources for each in _found(source, on_event)]
-    if len(sources) == 1 and found == sources:
+    matches = [find_matches(source, on_event) for source in sources]
+    if matches == [None]:
         return request
-    shown = sources[0].text
-    if len(sources) > 1:
-        shown = shlex.join(each.text for each in sources[:_SHOWN])
-    if len(sources) > _SHOWN:
-        shown += f" and {len(sources) - _SHOWN} more"
+    found = [each for one, some in zip(sources, matches, strict=True) for each in _located(one, some)]
+    shown = _text_of_all(sources)
     if request.rules.files_from is not None:
-        raise UsageError(
-            "usage",
-            "--files-from cannot be used with several sources: its names are relative to one",
-            subject=shown,
-        )
+        raise _both_choose(shown)
     found = _resolved(found)
     root = _common_folder(found)
     members: dict[bytes, bytes] = {}
     for each in found:
-        path = each.raw[len(root.raw) :].lstrip(b"/") if root.raw else each.raw
+        path = _path_in(root, each)
         if members.setdefault(each.name, path) != path:
             other = printable(members[each.name])
             raise UsageError(
@@ -53,26 +53,93 @@ def with_sources(request: Request, sources: Sequence[Location], on_event: Listen
                 subject=request.target.text,
                 hint="Transfer them into two folders. Nothing was changed.",
             )
-    paths = frozenset(members.values())
-    for path in paths:
-        if not paths.isdisjoint(enclosing(path)):
-            raise UsageError(
-                "source-inside-source",
-                "this source is inside another one",
-                subject=printable(path),
-                hint="Leave it out: it goes with the folder around it.",
-            )
+    _check_apart(frozenset(members.values()))
     rules = replace(request.rules, files_from=frozenset(members))
     return replace(request, source=root, rules=rules, members=Members(shown, members))
 
 
-def _found(source: Location, on_event: Listener) -> Iterator[Location]:
-    """Yield what matches a source, or itself."""
-    matches = find_matches(source, on_event)
-    if matches is not None:
-        yield from map(matches.folder.child, matches.entries)
-        return
-    yield source
+def several_removals(
+    locations: Sequence[Location],
+    recursive: bool,  # noqa: FBT001  # a field of each request
+    limit: DeleteLimit | None,
+    sites: tuple[Site, ...],
+    on_event: Listener,
+) -> SeveralRemovals | RemovalRequest:
+    """Return the removals of several locations, or of what matches wildcards; one request for one without. Raises as `with_sources`."""
+    matches = [find_matches(location, on_event) for location in locations]
+    if matches == [None]:
+        return RemovalRequest(locations[0], recursive, limit, sites)
+    found = [each for one, some in zip(locations, matches, strict=True) for each in _located(one, some)]
+    folder, shown = _common_folder(found), _text_of_all(locations)
+    paths = {_path_in(folder, each): each for each in found}
+    _check_apart(frozenset(paths))
+    listed = {
+        _path_in(folder, some.folder.child(entry.path)): entry
+        for some in matches
+        if some is not None
+        for entry in some.entries.values()
+    }
+    parts: dict[bytes, tuple[RemovalRequest, ...]] = {}
+    files: dict[bytes, list[Entry]] = {}
+    for path, each in paths.items():
+        entry = listed.get(path)
+        if entry is not None and entry.kind is not Kind.FOLDER:
+            files.setdefault(path.rpartition(b"/")[0], []).append(entry._replace(path=each.name))
+        else:
+            parts[path] = (RemovalRequest(each, recursive, sites=sites),)
+    for above, entries in files.items():
+        where = folder.child(above) if above else folder
+        request = RemovalRequest(where, sites=sites, files=tuple(entries))
+        parts[above] = (*parts.get(above, ()), request)
+    return SeveralRemovals(shown, folder, parts, limit)
+
+
+def with_matches(request: VerificationRequest, on_event: Listener) -> VerificationRequest:
+    """Return the request to verify what matches the wildcards in its first location, also files that are only on record."""
+    matches = find_matches(request.first, on_event, recorded=True)
+    if matches is None:
+        return request
+    if request.rules.files_from is not None:
+        raise _both_choose(request.first.text)
+    rules = replace(request.rules, files_from=frozenset(matches.entries))
+    return replace(request, first=replace(matches.folder, text=request.first.text), rules=rules)
+
+
+def _both_choose(subject: str) -> UsageError:
+    return UsageError(
+        "usage",
+        "--files-from cannot be used with wildcards or several sources: its names are relative to one",
+        subject=subject,
+    )
+
+
+def _located(source: Location, matches: Matches | None) -> Iterable[Location]:
+    """Return the locations of what matches a source, or itself."""
+    return [source] if matches is None else map(matches.folder.child, matches.entries)
+
+
+def _text_of_all(sources: Sequence[Location]) -> str:
+    """Return the sources as they were given, or the first of very many."""
+    if len(sources) == 1:
+        return sources[0].text
+    more = f" and {len(sources) - _SHOWN} more" if len(sources) > _SHOWN else ""
+    return shlex.join(each.text for each in sources[:_SHOWN]) + more
+
+
+def _path_in(folder: Location, location: Location) -> bytes:
+    return location.raw[len(folder.raw) :].lstrip(b"/") if folder.raw else location.raw
+
+
+def _check_apart(paths: frozenset[bytes]) -> None:
+    """Raise `UsageError` for a path that is inside another one."""
+    for path in paths:
+        if not paths.isdisjoint(enclosing(path)):
+            raise UsageError(
+                "source-inside-source",
+                "this is inside another one",
+                subject=printable(path),
+                hint="Leave it out: it belongs to the folder around it.",
+            )
 
 
 def _resolved(sources: Sequence[Location]) -> list[Location]:

@@ -127,7 +127,7 @@ def mkdir_command() -> None:
         ),
     ],
 )
-@click.argument("location", type=WRITTEN, metavar="SITE:PATH")
+@click.argument("location", nargs=-1, required=True, type=WRITTEN, metavar="SITE:PATH...")
 @click.option("-r", "--recursive", is_flag=True, help="Remove a folder with its content.")
 @click.option(
     "-y",

@@ -287,6 +287,8 @@ def _open_both(opener: _Opener) -> Endpoints:
         return _open_file(opener, store, target)
     if request.members is not None:
         return _open_members(opener, store, target, request.members.paths)
+    if request.rules.files_from is not None:
+        store.list_only(request.rules.files_from)
     # only if the source has no other request to answer first
     if request.saved is None and not request.rules.xattrs:
         store.list_ahead()

@@ -19,7 +19,7 @@ from transfers.model.facts import Facts
 from transfers.model.rules import (
     Rules,
     Selector,
-    is_named,
+    concerns,
     select_all,
     selector,
     shows_in_pages,
@@ -365,7 +365,7 @@ def _decide_all(
     if rules.delete and gone:
         _forget_missing(plan, gone, selected)
     if rules.files_from:  # an unreadable folder beside the names does not matter
-        plan.unlisted[:] = [each for each in plan.unlisted if _concerns(each[0], rules.files_from)]
+        plan.unlisted[:] = [each for each in plan.unlisted if concerns(each[0], rules.files_from)]
     missing.difference_update(path for path, _ in plan.unlisted)
     nothing = Problem("missing", "the source has no entry with this name")
     plan.unlisted.extend((name, nothing) for name in sorted(missing))
@@ -466,11 +466,6 @@ def _counted_target(entries: Iterable[Entry], plan: TransferPlan) -> Iterator[En
 def listed(side: Side, unlisted: Unlisted, selects: Selector = select_all) -> Iterator[Entry]:
     """List a side; unlisted names go to `unlisted`, without known files that `selects` rejects."""
     return _gathered(side.list(), unlisted, selects)
-
-
-def _concerns(path: bytes, names: frozenset[bytes]) -> bool:
-    """Return whether a path is one of the names, or above or below one."""
-    return not path or is_named(path, names) or any(name.startswith(path + b"/") for name in names)
 
 
 def _gathered(listing: Iterator[Entry], unlisted: Unlisted, selects: Selector) -> Iterator[Entry]:
