@@ -98,8 +98,8 @@ def find_matches(location: Location, on_event: Listener, *, recorded: bool = Fal
         matches: dict[bytes, Entry] = {}
         for entry in _candidates(store, wildcards, recorded=recorded) if found is not None else ():
             match = wildcards.match_of(entry)
-            if match is not None:
-                matches.setdefault(match.path, match)
+            if match is not None and match.path not in matches and _exists(store, match):
+                matches[match.path] = match
             if len(matches) > MOST_MATCHES:
                 raise UsageError(
                     "too-many-matches",
@@ -110,6 +110,11 @@ def find_matches(location: Location, on_event: Listener, *, recorded: bool = Fal
     if not matches:
         raise _no_match(wildcards, location.text)
     return Matches(wildcards.folder, matches)
+
+
+def _exists(store: Store, match: Entry) -> bool:
+    """Return whether a match has contents; some servers still list a prefix whose last object was removed."""
+    return store.facts.folders or match.kind is not Kind.FOLDER or store.stat(match.path) is not None
 
 
 def _candidates(store: Store, wildcards: Wildcards, *, recorded: bool) -> Iterator[Entry]:

@@ -22,7 +22,7 @@ from hibali_cli.options import Common
 from hibali_cli.progress import listening
 from hibali_cli.records import action_fields, event_fields
 from transfers.engine.operation import plan_only, synchronise
-from transfers.engine.request import Request
+from transfers.engine.request import Request, check_target_is_last
 from transfers.history.journal import Receipt, weak_verification
 from transfers.model.entry import Kind
 from transfers.model.patterns import has_wildcards
@@ -108,7 +108,10 @@ def _move_files(
     common: Common, operation: str, sources: Sequence[str], target: str, options: Mapping[str, Any]
 ) -> int:
     """Execute one push, pull or sync, or print its plan; return the exit code."""
-    request = transfer_request(operation, sources[0], target, with_names(options), common.settings())
+    settings = common.settings()
+    if len(sources) > 1:
+        check_target_is_last(operation, [read_location(text, settings) for text in (*sources, target)])
+    request = transfer_request(operation, sources[0], target, with_names(options), settings)
     return execute_sources(common, request, sources, options)
 
 

@@ -181,6 +181,19 @@ class Request:
         return replace(location, site=replace(location.site, limits=limits))
 
 
+def check_target_is_last(operation: str, places: Sequence[Location]) -> None:
+    """Raise `UsageError` where the only place of a push at a site, or of a pull on this machine, is not the last one."""
+    others = [each for each in places if each.typed_local is (operation == "pull")]
+    if operation in {"push", "pull"} and len(others) == 1 and others != [places[-1]] and len(places) > 2:
+        words = [each.text for each in (*(each for each in places if each is not others[0]), others[0])]
+        raise UsageError(
+            "wrong-direction",
+            "the target is the last argument",
+            subject=others[0].text,
+            hint=f"Did you mean: {shlex.join(['hibali', operation, *words])}",
+        )
+
+
 def check_direction(operation: str, source: Location, target: Location, settings: Settings) -> None:
     """Raise `UsageError` where push does not go from here to a site, or pull not from a site to here."""
     found = source.typed_local, target.typed_local
