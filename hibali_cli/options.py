@@ -61,11 +61,8 @@ class SourcesArgument(click.Argument):
     ) -> tuple[Any, list[str]]:
         """See click."""
         last = [each for each in ctx.command.params if isinstance(each, click.Argument)][-1]
-        if (
-            not opts.get(str(self.name))
-            and isinstance(opts.get(str(last.name)), str)
-            and not ctx.resilient_parsing
-        ):
+        given, target = (opts.get(str(each.name)) for each in (self, last))
+        if not isinstance(given, tuple) and isinstance(target, str) and not ctx.resilient_parsing:
             raise click.MissingParameter(ctx=ctx, param=last)
         return super().handle_parse_result(ctx, opts, args)
 
