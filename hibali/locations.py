@@ -71,9 +71,8 @@ class Location:
         shown = name.decode("utf-8", "surrogateescape")
         path = f"{self.path.rstrip('/')}/{shown}" if self.path or self.bucket is None else shown
         through = None if self.through is None else self.through.child(name)
-        return replace(
-            self, path=path, text=f"{self.text.removesuffix('/')}/{shown}", slash=False, through=through
-        )
+        slash = "" if self.text.endswith("/") or (self.text.endswith(":") and not self.typed_local) else "/"
+        return replace(self, path=path, text=self.text + slash + shown, slash=False, through=through)
 
 
 def read_key(text: str, settings: Settings) -> Location:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from hibali.config.settings import Settings
 from hibali.errors import UsageError
+from hibali.events import Listener
 from hibali.locations import Location, read_key, read_location, read_target
 from hibali.options import defaults_of, document
 from hibali.plugins import not_installed
@@ -133,6 +134,21 @@ def _check_move(operation: str, values: dict[str, Any]) -> None:
         if given:
             raise UsageError("usage", f"--move cannot be used with {flag}: {reason}", subject="--move")
     values["checksum"] = True
+
+
+def several_sources(
+    request: Request, sources: Sequence[Place], settings: Settings, on_event: Listener
+) -> Request:
+    """Return a request with several sources, of which it has the first, or with what matches the wildcards of one.
+
+    Raises the errors of `with_sources`, and `UsageError` for a source that is not where those of the command are.
+    """
+    from transfers.sources import with_sources  # start-up: most transfers have one source
+
+    places = [request.source, *(read_location(place_text(each), settings) for each in sources[1:])]
+    for place in places if request.operation in {"push", "pull"} else ():
+        check_direction(request.operation, place, request.target, settings)
+    return with_sources(request, places, on_event)
 
 
 def plan_request(source: Place, target: Place, values: Mapping[str, Any], settings: Settings) -> Request:

@@ -100,7 +100,10 @@ def _complete(
     from click.shell_completion import CompletionItem  # start-up: only for this kind of word
 
     found: list[CompletionItem] = []
-    for kind in kinds_of(parameter, context):
+    arguments = [each for each in context.command.params if isinstance(each, click.Argument)]
+    # what follows several words is completed as one of them
+    completed = [parameter, *(arguments[-1:] if parameter.nargs == -1 else ())]
+    for kind in dict.fromkeys(kind for each in completed for kind in kinds_of(each, context)):
         if kind in {_FILES, _FOLDERS}:
             found.append(CompletionItem(incomplete, type=kind))
             continue

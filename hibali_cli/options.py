@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +48,25 @@ class Use(click.types.StringParamType):
 
 OUTPUT_FILE = Use()  # a file or folder of this machine that a command writes
 OUTPUT_PLACE = Use()  # a target of a command, on this machine or SITE:PATH
+
+
+class SourcesArgument(click.Argument):
+    """One or more sources before the target; with one word, it is the target that is missing."""
+
+    def __init__(self, names: Sequence[str], **attributes: Any) -> None:
+        super().__init__(names, nargs=-1, required=True, **attributes)
+
+    def handle_parse_result(
+        self, ctx: click.Context, opts: Mapping[str, Any], args: list[str]
+    ) -> tuple[Any, list[str]]:
+        """See click."""
+        last = [each for each in ctx.command.params if isinstance(each, click.Argument)][-1]
+        given, target = (opts.get(str(each.name)) for each in (self, last))
+        if not isinstance(given, tuple) and isinstance(target, str) and not ctx.resilient_parsing:
+            raise click.MissingParameter(ctx=ctx, param=last)
+        return super().handle_parse_result(ctx, opts, args)
+
+
 READ, WRITTEN = Use(), Use()  # a location: it must exist, or the command makes it
 INPUT_FILE = Use()  # a file of this machine that must exist, or an address
 NEW_NAME = Use()  # a name that this command defines

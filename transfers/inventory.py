@@ -15,7 +15,7 @@ from hibali.locations import Location, listing_hint
 from hibali.text import counted
 from transfers.history.recorded_digests import DigestCache
 from transfers.model.entry import Entry, Kind, Verification
-from transfers.model.rules import Rules, Selector, select_all, selector, track_missing
+from transfers.model.rules import Rules, Selector, concerns, select_all, selector, track_missing
 from transfers.model.spool import EntrySpool
 from transfers.model.store import Side, Store
 from transfers.model.units import ListingIncompleteError, Problem
@@ -96,7 +96,9 @@ class Tree:
                 else:
                     self.specials += 1
         except ListingIncompleteError as problem:
-            self.unlisted = problem.selected(selected)
+            self.unlisted = [
+                each for each in problem.selected(selected) if names is None or concerns(each[0], names)
+            ]
 
 
 def _is_sha256(value: object) -> bool:
@@ -125,6 +127,8 @@ def open_tree(
     hasher = None if hashing is None else hashing.hasher(location, on_event)
     if found.kind is not Kind.FILE:
         tree = Tree(location, store.root_path, store, [store], hasher=hasher)
+        if names is not None:
+            store.list_only(names)
         stack.callback(tree.close)
         tree.list(selected, names)
         return tree

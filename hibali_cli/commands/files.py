@@ -7,7 +7,7 @@ import click
 from hibali_cli.command import Section, command
 from hibali_cli.commands.transfer import COMPARISON, EXECUTION, LAYOUT, RECURSIVE, SHOWN
 from hibali_cli.fields import ENTRY, fields_option
-from hibali_cli.options import READ, WRITTEN, options
+from hibali_cli.options import READ, WRITTEN, SourcesArgument, options
 from hibali_cli.other_tools import HUMAN_READABLE, habit
 
 _exact_key = click.option(
@@ -121,13 +121,14 @@ def mkdir_command() -> None:
         ("hibali rm juwels:@scratch/run7/core", "Remove one file."),
         ("hibali rm -rn juwels:@scratch/run7", "Show what removing a folder would remove."),
         ("hibali rm -r juwels:@scratch/run7", "Remove a folder and its content after confirmation."),
+        ("hibali rm 'juwels:@scratch/run7/core.*'", "Remove what matches, after confirmation."),
         (
             "hibali rm -r --yes --max-delete 2000 juwels:@scratch/run7",
             "Remove it without confirmation, for scripts.",
         ),
     ],
 )
-@click.argument("location", type=WRITTEN, metavar="SITE:PATH")
+@click.argument("location", nargs=-1, required=True, type=WRITTEN, metavar="SITE:PATH...")
 @click.option("-r", "--recursive", is_flag=True, help="Remove a folder with its content.")
 @click.option(
     "-y",
@@ -145,7 +146,8 @@ def mkdir_command() -> None:
 def rm_command() -> None:
     """Remove a file, or with --recursive a folder and its content, within --max-delete.
 
-    hibali counts the content of a folder and shows it first. On a terminal it asks for confirmation, elsewhere --yes is needed. Symlinks are removed themselves,
+    Several PATHs, and what matches `*`, `?` and `[...]`, are removed as one operation. hibali counts their content, or that of a folder,
+    and shows it first. On a terminal it asks for confirmation, elsewhere --yes is needed. Symlinks are removed themselves,
     never their targets. A site's root, its named roots, work folder and home are never removed, and neither is a read-only location or one
     that another operation has locked. After an interruption, run the same command again to resume.
     """
@@ -160,9 +162,10 @@ def rm_command() -> None:
     examples=[
         ("hibali cp juwels:study/run7 juwels:@archive/run7", "Copy a folder at a site."),
         ("hibali cp bucket:raw/scan.nii.gz bucket:shared/", "Copy one object within an object store."),
+        ("hibali cp 'juwels:study/run*' juwels:@archive", "Copy what matches into a folder."),
     ],
 )
-@click.argument("source", type=READ, metavar="SITE:PATH")
+@click.argument("source", cls=SourcesArgument, type=READ, metavar="SITE:PATH...")
 @click.argument("target", type=WRITTEN, metavar="SITE:PATH")
 @options(EXECUTION, COMPARISON)
 @_exact_key
@@ -171,8 +174,8 @@ def rm_command() -> None:
 def cp_command() -> None:
     """Copy files within a site, without sending them through this machine.
 
-    The contents of a folder go into the second PATH; a file goes to exactly that name, or into it when it ends in a slash.
-    Files that differ there are replaced, as by `sync`; nothing is deleted. Every copy is verified. At an ssh site a second
+    The contents of a folder go into the second PATH; a file goes to exactly that name, or into it when it ends in a slash;
+    of several sources, and of what matches wildcards, each goes into it under its own name. Files that differ there are replaced, as by `sync`; nothing is deleted. Every copy is verified. At an ssh site a second
     agent writes the copies, in an object store and at a WebDAV server the server does (from WebDAV, hibali reads the copies
     back to verify them). `copy` is the same command.
     """

@@ -7,7 +7,7 @@ import click
 from hibali_api import transfer_options as declared
 from hibali_cli.command import Section, command
 from hibali_cli.help_text import HelpLayout
-from hibali_cli.options import INPUT_FILE, OUTPUT_FILE, READ, WRITTEN, options
+from hibali_cli.options import INPUT_FILE, OUTPUT_FILE, READ, WRITTEN, SourcesArgument, options
 from hibali_cli.other_tools import habit
 
 _null_names = click.option(
@@ -70,16 +70,21 @@ LAYOUT = HelpLayout(
         ("hibali push data juwels:@scratch/data", "Send a folder to a site."),
         ("hibali push -n --delete data juwels:@scratch/data", "Show what would be sent and deleted."),
         ("hibali push scan.nii.gz bucket:raw/", "Send one file to a bucket."),
+        (
+            "hibali push sub-01 sub-02 notes.txt juwels:data",
+            "Send several into a folder, each under its name.",
+        ),
     ],
 )
-@click.argument("local", type=READ)
+@click.argument("local", cls=SourcesArgument, type=READ)
 @click.argument("target", type=WRITTEN, metavar="SITE:PATH")
 @options(declared.Removal, _moving)
 def push_command() -> None:
     """Send files to a site; nothing is deleted without --delete.
 
     The contents of a folder go into PATH; a file goes to exactly that name, or into PATH when it ends in a
-    slash. Files that exist there unchanged are not sent again. Every file is hashed at both ends before it gets its name.
+    slash. Of several sources each goes into PATH under its own name, as with `cp -r`. Files that exist there unchanged are not sent
+    again. Every file is hashed at both ends before it gets its name.
     """
 
 
@@ -92,16 +97,18 @@ def push_command() -> None:
     examples=[
         ("hibali pull juwels:@scratch/results results", "Fetch a folder's contents."),
         ("hibali pull bucket:raw/scan.nii.gz ./", "Fetch one file into the current folder."),
+        ("hibali pull 'juwels:data/sub-*' subjects", "Fetch what matches, each under its name."),
     ],
 )
-@click.argument("source", type=READ, metavar="SITE:PATH")
+@click.argument("source", cls=SourcesArgument, type=READ, metavar="SITE:PATH...")
 @click.argument("local", type=WRITTEN)
 @options(declared.Removal, _moving)
 def pull_command() -> None:
     """Fetch files from a site; nothing is deleted without --delete.
 
     The contents of a folder go into LOCAL; a file goes to exactly that name, or into LOCAL when it ends in a
-    slash. Files that exist here unchanged are not fetched again. Every file is hashed at both ends before it gets its name.
+    slash. Of several sources, and of what matches `*`, `?` and `[...]`, each goes into LOCAL under its own name. Files that exist here
+    unchanged are not fetched again. Every file is hashed at both ends before it gets its name.
     """
 
 
@@ -123,14 +130,14 @@ def pull_command() -> None:
         ),
     ],
 )
-@click.argument("source", type=READ, metavar="FROM")
+@click.argument("source", cls=SourcesArgument, type=READ, metavar="FROM...")
 @click.argument("target", type=WRITTEN, metavar="TO")
 @options(declared.Direct, _moving)
 def sync_command() -> None:
     """Copy files from FROM to TO; nothing is deleted without --delete.
 
-    Either side may be a local path or SITE:PATH. Bytes between two sites pass through this machine without being
-    stored here, except with --direct.
+    Either side may be a local path or SITE:PATH, with several sources or wildcards as for `push` and `pull`. Bytes between two sites
+    pass through this machine without being stored here, except with --direct.
     """
 
 

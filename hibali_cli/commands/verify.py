@@ -24,6 +24,7 @@ from hibali_cli.options import OUTPUT_FILE, READ, options
             "hibali verify juwels:@scratch/data --manifest SHA256SUMS",
             "Compare with a file that sha256sum, BagIt or `hibali manifest` wrote.",
         ),
+        ("hibali verify 'juwels:data/sub-*'", "Verify what matches."),
         ("hibali verify juwels:@archive --sample 1%", "Check a random sample of one file in a hundred."),
         (
             "hibali verify juwels:@archive --max-time 2h --resume",
@@ -41,7 +42,7 @@ def verify_command() -> None:
     receipts or of its manifest object; without any, the exit code is 3. Files without a digest are listed, and the exit code is 11 if
     all others are correct. Only digests are transferred from a site.
 
-    With two locations, sizes and ages in filters are those of the first; names in --files-from are relative to both.
+    What matches `*`, `?` and `[...]` in the first location is verified alone, also what is only on record. With two locations, sizes and ages in filters are those of the first; names in --files-from are relative to both.
 
     A sample, or a verification stopped by --max-time (exit 5), reports how much was not checked, and does not count as verified.
     """

@@ -30,8 +30,16 @@ from transfers.model.rules import DeleteLimit, read_delete_limit
 from transfers.model.units import ListingIncompleteError
 from transfers.planning.actions import Action, Verb
 from transfers.planning.planner import incomplete
-from transfers.remove import RemovalPlan, RemovalRequest, plan_removal, remove
+from transfers.remove import (
+    RemovalPlan,
+    SeveralRemovals,
+    plan_removal,
+    plan_several,
+    remove,
+    remove_several,
+)
 from transfers.single_files import contents, make_place
+from transfers.sources import several_removals
 from transfers.stores.open_store import open_store
 
 _WIDTH, _EXACT_WIDTH = 8, 15  # columns of a size
@@ -152,7 +160,7 @@ def make_folder(common: Common, location: str) -> int:
 
 def remove_path(
     common: Common,
-    location: str,
+    location: Sequence[str],
     *,
     recursive: bool,
     yes: bool,
@@ -160,30 +168,41 @@ def remove_path(
     dry_run: bool,
     exact_key: bool,
 ) -> int:
-    """Remove the named file or folder, or only show what would be removed; returns the exit code."""
+    """Remove the named files and folders, or only show what would be removed; returns the exit code."""
     settings = common.settings()
-    target = (read_key if exact_key else read_target)(location, settings)
+    read = read_key if exact_key else read_target
+    targets = [read(each, settings) for each in location]
     limit = read_delete_limit(max_delete) if max_delete else DeleteLimit() if yes else None
-    request = RemovalRequest(target, recursive, limit, tuple(settings.sites.values()))
+    sites, title = tuple(settings.sites.values()), f"rm {targets[0].text}"
+    with listening(common, title, records=not dry_run, ends_at_plan=dry_run or not yes) as on_event:
+        request = several_removals(targets, recursive, limit, sites, on_event)
+        subject = request.text if isinstance(request, SeveralRemovals) else targets[0].text
 
-    def confirm(plan: RemovalPlan) -> None:
-        if plan.folder and not yes:
-            _confirm(common, target.text, plan)
+        def confirm(plan: RemovalPlan) -> None:
+            if (plan.folder or isinstance(request, SeveralRemovals)) and not yes:
+                _confirm(common, subject, plan)
 
-    with listening(
-        common, f"rm {target.text}", records=not dry_run, ends_at_plan=dry_run or not yes
-    ) as on_event:
-        if dry_run:
-            plan_removal(request, lambda plan: _show(common, target.name, plan), on_event)
+        def show(plan: RemovalPlan) -> None:
+            _show(common, targets[0].name, plan)
+
+        if isinstance(request, SeveralRemovals):
+            if dry_run:
+                plan_several(request, show, on_event)
+                return 0
+            receipt = remove_several(request, confirm, on_event)
+        elif dry_run:
+            plan_removal(request, show, on_event)
             return 0
-        receipt = remove(request, confirm, on_event)
+        else:
+            receipt = remove(request, confirm, on_event)
     _show_receipt(common, receipt)
     return int(receipt.exit)
 
 
 def _counts(plan: RemovalPlan) -> str:
-    folders = f" in {counted(plan.folders + 1, 'folder')}" if plan.folder else ""
-    return f"{counted(plan.files, 'file')}{folders}, {format_size(plan.bytes)}"
+    folders = plan.folders + plan.folder
+    among = f" in {counted(folders, 'folder')}" if folders else ""
+    return f"{counted(plan.files, 'file')}{among}, {format_size(plan.bytes)}"
 
 
 def _confirm(common: Common, subject: str, plan: RemovalPlan) -> None:

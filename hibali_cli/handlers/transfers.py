@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -16,18 +16,20 @@ from hibali.errors import Exit, IncompleteError, NotFoundError, UsageError
 from hibali.locations import read_location
 from hibali.system_errors import unreadable
 from hibali.text import counted
-from hibali_api.transfer_request import plan_request, saved_request, transfer_request
+from hibali_api.transfer_request import plan_request, saved_request, several_sources, transfer_request
 from hibali_cli.failure import print_error
 from hibali_cli.options import Common
 from hibali_cli.progress import listening
 from hibali_cli.records import action_fields, event_fields
 from transfers.engine.operation import plan_only, synchronise
-from transfers.engine.request import Request
+from transfers.engine.request import Request, check_target_is_last
 from transfers.history.journal import Receipt, weak_verification
 from transfers.model.entry import Kind
+from transfers.model.patterns import has_wildcards
 from transfers.model.rules import read_names
 from transfers.planning.actions import Action, Verb
 from transfers.planning.planner import TransferPlan, incomplete
+from transfers.remote.one_session import kept_session
 
 
 def with_names(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -51,17 +53,17 @@ def _names(listed: str, *, zero: bool) -> frozenset[bytes]:
     return read_names(content, listed, separator=b"\0" if zero else b"\n")
 
 
-def push(common: Common, local: str, target: str, **options: Any) -> int:
+def push(common: Common, local: Sequence[str], target: str, **options: Any) -> int:
     """Send files to a site; return the exit code."""
     return _move_files(common, "push", local, target, options)
 
 
-def pull(common: Common, source: str, local: str, **options: Any) -> int:
+def pull(common: Common, source: Sequence[str], local: str, **options: Any) -> int:
     """Fetch files from a site; return the exit code."""
     return _move_files(common, "pull", source, local, options)
 
 
-def sync(common: Common, source: str, target: str, **options: Any) -> int:
+def sync(common: Common, source: Sequence[str], target: str, **options: Any) -> int:
     """Copy files from one location to another; return the exit code."""
     return _move_files(common, "sync", source, target, options)
 
@@ -102,15 +104,31 @@ def apply_plan(common: Common, file: str, ends: tuple[str, ...], **options: Any)
         return execute_request(common, request, options)
 
 
-def _move_files(common: Common, operation: str, source: str, target: str, options: Mapping[str, Any]) -> int:
+def _move_files(
+    common: Common, operation: str, sources: Sequence[str], target: str, options: Mapping[str, Any]
+) -> int:
     """Execute one push, pull or sync, or print its plan; return the exit code."""
-    request = transfer_request(operation, source, target, with_names(options), common.settings())
-    return execute_request(common, request, options)
+    settings = common.settings()
+    if len(sources) > 1:
+        check_target_is_last(operation, [read_location(text, settings) for text in (*sources, target)])
+    request = transfer_request(operation, sources[0], target, with_names(options), settings)
+    return execute_sources(common, request, sources, options)
+
+
+def execute_sources(
+    common: Common, request: Request, sources: Sequence[str], options: Mapping[str, Any]
+) -> int:
+    """Execute a request with all of its sources, or print its plan; return the exit code."""
+    with kept_session(request.source.site):
+        if len(sources) > 1 or has_wildcards(request.source):
+            with listening(common, f"{request.operation} {sources[0]}", ends_at_plan=True) as on_event:
+                request = several_sources(request, sources, common.settings(), on_event)
+        return execute_request(common, request, options)
 
 
 def execute_request(common: Common, request: Request, options: Mapping[str, Any]) -> int:
     """Execute a request and print the receipt, or with --dry-run only print the plan; return the exit code."""
-    title = f"{request.operation} {request.source.text} {request.target.text}"
+    title = f"{request.operation} {request.source_text} {request.target.text}"
     dry_run, detailed = options["dry_run"], options["detailed_exit_code"]
     with listening(common, title, records=not dry_run, ends_at_plan=dry_run) as on_event:
         if dry_run:

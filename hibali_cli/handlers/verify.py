@@ -29,13 +29,16 @@ from transfers.inventory import Hashed, Inventory, InventoryRequest
 from transfers.manifest import Manifest, open_manifest, read_manifest, write_bag, write_line
 from transfers.model.entry import Verification
 from transfers.model.rules import Rules
+from transfers.remote.one_session import kept_session
+from transfers.sources import with_matches
 from transfers.verify import VerificationRequest, Verifier, detection_probability
 
 
 def verify(common: Common, first: str, second: str | None, **options: Any) -> int:
     """Run one verification and show its receipt; returns the exit code."""
     request = _read_request(common, first, second, options)
-    with listening(common, f"verify {first}", records=True) as on_event:
+    with kept_session(request.first.site), listening(common, f"verify {first}", records=True) as on_event:
+        request = with_matches(request, on_event)
         work = Verifier(request, on_event)
         try:
             receipt = work.run()

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from hibali.amounts import format_size
-from hibali.errors import Exit
+from hibali.errors import Exit, UsageError
 from hibali.locations import read_key, read_location, read_target
 from hibali.text import counted, path_fields
 from hibali_api.transfer_request import transfer_request
 from hibali_cli.failure import print_error
-from hibali_cli.handlers.transfers import execute_request, show_receipt, with_names
+from hibali_cli.handlers.transfers import execute_sources, show_receipt, with_names
 from hibali_cli.options import Common
 from hibali_cli.progress import listening
 from hibali_cli.records import event_fields
@@ -20,13 +21,16 @@ from transfers.planning.planner import incomplete
 from transfers.remove import RemovalPlan
 
 
-def copy_files(common: Common, source: str, target: str, **options: Any) -> int:
+def copy_files(common: Common, source: Sequence[str], target: str, **options: Any) -> int:
     """Copy files within a site, or print the plan; return the exit code."""
     settings = common.settings()
+    if options["exact_key"] and len(source) > 1:
+        raise UsageError("usage", "--exact-key takes one source", subject=source[1])
     read = read_key if options["exact_key"] else read_location
-    check_one_site("cp", read(source, settings), read_target(target, settings))
-    request = copy_within(transfer_request("cp", source, target, with_names(options), settings))
-    return execute_request(common, request, options)
+    for each in source:
+        check_one_site("cp", read(each, settings), read_target(target, settings))
+    request = copy_within(transfer_request("cp", source[0], target, with_names(options), settings))
+    return execute_sources(common, request, source, options)
 
 
 def move_path(common: Common, source: str, target: str, *, dry_run: bool) -> int:

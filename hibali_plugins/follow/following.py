@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,12 +49,14 @@ def _wrong_use(message: str) -> UsageError:
     return UsageError("usage", message, hint="See: hibali push --help")
 
 
-def push(common: Common, local: str, target: str, **options: Any) -> int:
+def push(common: Common, local: Sequence[str], target: str, **options: Any) -> int:
     """Follow the source, and print the receipt also of an interruption; return the exit code."""
     following = pop_follow_options(options)
     assert following is not None
-    request = transfer_request("push", local, target, with_names(options), common.settings())
-    with listening(common, f"push {local} {target}") as on_event:
+    if len(local) > 1:
+        raise _wrong_use("--follow takes one source, not several")
+    request = transfer_request("push", local[0], target, with_names(options), common.settings())
+    with listening(common, f"push {local[0]} {target}") as on_event:
         receipt, interruption = follow(request, following, on_event)
     if interruption is not None:
         receipt.exit = exit_of(interruption)

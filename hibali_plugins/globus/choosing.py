@@ -96,7 +96,7 @@ def open_route(endpoints: Endpoints, recorder: Recorder) -> Route | None:
     Raises `UsageError` as `find_collections`.
     """
     request, source, target = endpoints.request, endpoints.origin.store, endpoints.target
-    plain = source.facts.globus and target.facts.globus
+    plain = source.facts.globus and target.facts.globus and endpoints.origin.renames is None
     reasons = () if plain else ("a dataset, a place with packs or a choice of files",)
     wanted = RouteRequest(request.via, (*_unsupported_options(request), *reasons))
     roots = [

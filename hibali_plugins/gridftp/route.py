@@ -164,7 +164,7 @@ def open_route(endpoints: Endpoints, recorder: Recorder) -> GridftpRoute | None:
     server = host.gridftp
     if here.kind != "local" or server is None or server.use == "never" or endpoints.request.lowest_rate:
         return None
-    if not (isinstance(origin.store, PosixStore) and isinstance(target, PosixStore)):
+    if not (isinstance(origin.store, PosixStore) and isinstance(target, PosixStore)) or origin.renames:
         return None
     ends = origin.store, target
     return GridftpRoute(server, ends, origin.name, recorder.on_event, host.proxy, host.limits.stall_seconds)

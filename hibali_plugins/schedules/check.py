@@ -334,7 +334,7 @@ def _check_options(common: Common, command: Command) -> None:
         if added.checks:
             object_of(added.checks)(options)
     settings = replace(common, config=command.context.params.get("config") or common.config).settings()
-    check_writable(transfer_request(command.name, source, target, with_names(options), settings).target)
+    check_writable(transfer_request(command.name, source[0], target, with_names(options), settings).target)
 
 
 def _check_files(command: Command) -> None:

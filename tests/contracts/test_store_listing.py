@@ -12,15 +12,18 @@ from pathlib import Path
 import pytest
 
 from hibali.errors import IncompleteError, NotFoundError, RefusedError
+from hibali.events import ignore
 from hibali.plugins import load
 from tests.contracts.subjects import ROOT, Subject, locked, store_servers, subjects
 from tests.support.payloads import file_entry, items_of, payloads_of, put, read_back, remove
 from tests.support.trees import HOSTILE_NAMES, Folder, Link
 from transfers.agent.identity import AROUND, INSIDE, SAME, relation
+from transfers.listing import find_matches
 from transfers.model.entry import Entry, Kind
 from transfers.model.facts import Facts, name_problem
 from transfers.model.store import Store, StoreView
 from transfers.model.units import Item, ListingIncompleteError, Payload, Problem, Unit
+from transfers.stores.agent_store import PosixStore
 
 
 @pytest.fixture(params=store_servers(agents=False))
@@ -351,3 +354,36 @@ def test_a_store_has_all_optional_operations_that_belong_together(subject: Subje
         assert len({store.can(getattr(Store, name)) for name in names}) == 1, names
     for fact, name in {"adjusts": "adjust", "attributes": "include_attributes"}.items():
         assert getattr(store.facts, fact) is (getattr(type(store), name) is not getattr(Store, name)), fact
+
+
+def test_wildcards_match_at_every_store(subject: Subject) -> None:
+    """Case 7: by the listing of any store; a name that is exactly the pattern is taken literally."""
+    subject.plant(
+        {b"run-1/out": b"1", b"run-2/out": b"2", b"run-2/log": b"3", b"run": b"4", b"x/run-3/out": b"5"}
+    )
+
+    def matching(pattern: str) -> dict[bytes, Kind]:
+        found = find_matches(subject.location(f"{ROOT}/{pattern}"), ignore)
+        assert found is not None
+        return {path: entry.kind for path, entry in found.entries.items()}
+
+    assert matching("run-*") == {b"run-1": Kind.FOLDER, b"run-2": Kind.FOLDER}
+    assert matching("r*n") == {b"run": Kind.FILE}
+    assert matching("*/[lo]*") == dict.fromkeys((b"run-1/out", b"run-2/log", b"run-2/out"), Kind.FILE)
+    assert matching("**/run-3") == {b"x/run-3": Kind.FOLDER}
+    with pytest.raises(NotFoundError) as problem:
+        matching("no*")
+    assert problem.value.code == "no-match"
+
+
+def test_a_listing_of_only_some_names_has_them_whole(subject: Subject) -> None:
+    """Case 8: with the folders above them; other names may be left out."""
+    tree = {b"a/b/c": b"1", b"a/b2/c": b"2", b"a/x": b"3", b"b": b"4", b"b-1/c": b"5", b"c/d/e": b"6"}
+    subject.plant(tree)
+    store = subject.open()
+    store.list_only(frozenset({b"a/b", b"a/b/c", b"b", b"none"}))
+    found = [entry.order for entry in store.list()]
+    assert found == sorted(found)
+    assert {b"a/b/c", b"b"} <= {path for path in found if not path.endswith(b"/")} <= tree.keys()
+    if isinstance(store, PosixStore):
+        assert found == [b"a/", b"a/b/", b"a/b/c", b"b"]

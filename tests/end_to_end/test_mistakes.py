@@ -35,7 +35,12 @@ TYPING_ERRORS = (
     ("pull juwels:data", 2, "Missing argument 'LOCAL'. [usage] For example: hibali pull juwels:"),
     ("push data", 2, "Missing argument 'SITE:PATH'. [usage] For example: hibali push data juwels:"),
     ("ls", 2, "Missing argument 'SITE:PATH'. [usage] For example: hibali ls juwels:"),
-    ("push data juwels:data extra", 2, "Usage: hibali push [OPTIONS] LOCAL SITE:PATH"),
+    (
+        "push data juwels:data extra",
+        2,
+        "juwels:data: the target is the last argument [wrong-direction] Did you mean: hibali push data extra juwels:data",
+    ),
+    ("du juwels:data extra", 2, "Usage: hibali du [OPTIONS] SITE:PATH"),
     ("ls juwels", 2, "For the site, write juwels:PATH."),
     ("ls bukcet:", 2, "Did you mean bucket?"),
     ("ls -r juwels:", 2, "No such option '-r'. Did you mean '-R'?"),

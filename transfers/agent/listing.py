@@ -40,13 +40,25 @@ Run = Tuple[bytes, List[Record]]  # a folder, and consecutive records of names i
 
 
 class Walk(object):
-    """One listing: iterate it, then check `count` and `problems` before using it."""
+    """One listing: iterate it, then check `count` and `problems` before using it.
 
-    def __init__(self, root: Root, *, shallow: bool = False, attributes: bool = False) -> None:
+    Of several paths, none inside another, it has `only` those, the folders above them and what is below them.
+    """
+
+    def __init__(
+        self,
+        root: Root,
+        *,
+        shallow: bool = False,
+        attributes: bool = False,
+        only: Optional[List[bytes]] = None,
+    ) -> None:
         self._root = root
+        self._only = None if only is None else set(only)
+        self._ways = {above for name in only or () for above in _folders_above(name)}
         self._shallow = shallow
         self._attributes = attributes
-        self._prefetcher = Prefetcher(root, not shallow)
+        self._prefetcher = Prefetcher(root, not shallow, self._leaves_out)
         self._seeds: List[bytes] = []
         self._seeds_in_use: List[bytes] = []
         self.count = 0
@@ -103,6 +115,8 @@ class Walk(object):
             path = above + bare
             if (inside_own or bare[0] == _DOT) and self._is_own(bare, path, inside_own):
                 continue
+            if self._leaves_out(folder, bare):
+                continue
             if descriptor is None:
                 descriptor = self._descriptor(folder, path)
                 if descriptor is None:
@@ -121,6 +135,13 @@ class Walk(object):
                 found.append(record)
         if found:
             yield found
+
+    def _leaves_out(self, folder: bytes, name: bytes) -> bool:
+        """Return whether a name in a listed folder is neither one of the only paths, nor above or below one."""
+        if self._only is None or (folder and folder not in self._ways):
+            return False
+        path = folder + b"/" + name if folder else name
+        return path not in self._only and path not in self._ways
 
     def _open(self, folder: bytes) -> Optional[Folder]:
         """Read a folder, and the seeds in its own folder of hibali; None if (a noted problem) it cannot be read."""
@@ -198,6 +219,12 @@ class Walk(object):
         except (OSError, RefusedError) as problem:
             self.problems.append((record.path, problem_of(problem)))
             return None
+
+
+def _folders_above(path: bytes) -> Iterator[bytes]:
+    while b"/" in path:
+        path = path.rpartition(b"/")[0]
+        yield path
 
 
 # A page ends with its folder, and after each name whose checksum matches this mask (content-defined chunking):

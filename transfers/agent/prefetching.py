@@ -8,13 +8,14 @@ import os
 import time
 from collections import deque
 from itertools import chain, islice
-from typing import Any, Deque, Dict, Iterable, Iterator, List, Optional
+from typing import Any, Callable, Deque, Dict, Iterable, Iterator, List, Optional
 
 from transfers.agent.names import Names
 from transfers.agent.progress import step
 from transfers.agent.safe_path import Root
 from transfers.agent.threads import THREADS, RootThreads
 
+_DOT = b"."[0]
 _MOST_NAMES = 512  # examined at a time
 _FOLDERS = 8  # below one folder, examined ahead
 _MOST_FOLDERS = 32  # whose results wait at a time
@@ -54,11 +55,20 @@ class _Below(object):
 
 
 class Prefetcher(object):
-    """The threads of one listing, which opens folder after folder in order. Without `deep`, it lists one folder."""
+    """The threads of one listing, which opens folder after folder in order. Without `deep`, it lists one folder.
 
-    def __init__(self, root: Root, deep: bool) -> None:  # noqa: FBT001  # Python 3.6 style
+    Names of a folder that `leaves_out` are not examined, and may be listed none the less.
+    """
+
+    def __init__(
+        self,
+        root: Root,
+        deep: bool,  # noqa: FBT001  # Python 3.6 style
+        leaves_out: Callable[[bytes, bytes], bool],
+    ) -> None:
         self._root = root
         self._deep = deep
+        self._leaves_out = leaves_out
         self._threads: Optional[RootThreads] = None  # none while the filesystem is fast
         self._wanted = _SAMPLES  # of the next names
         self._samples = self._slow = 0
@@ -85,7 +95,9 @@ class Prefetcher(object):
         return chain.from_iterable(self._examined(folder))
 
     def _examined(self, folder: Folder) -> Iterator[List[bytes]]:
-        names = iter(folder.names)
+        names = (
+            name for name in folder.names if name[0] == _DOT or not self._leaves_out(folder.path, _bare(name))
+        )
         while True:
             some = list(islice(names, _MOST_NAMES))
             self._forget_below(folder.path)

@@ -198,8 +198,12 @@ class Session(object):
         )
 
     def _list(self, header: Dict[str, Any]) -> None:
+        only = header.get("only")
         walk = Walk(
-            self._opened(), shallow=bool(header.get("shallow")), attributes=bool(header.get("attributes"))
+            self._opened(),
+            shallow=bool(header.get("shallow")),
+            attributes=bool(header.get("attributes")),
+            only=None if only is None else [protocol.bytes_of(path) for path in only],
         )
         packed = Pages()
         for folder, records in walk:
@@ -210,7 +214,7 @@ class Session(object):
         packed.end()
         problems = [[protocol.text_of(path), problem] for path, problem in [*walk.problems, *packed.problems]]
         orphans = [protocol.text_of(path) for path in walk.orphans]
-        self._walked = not header.get("shallow") and not problems
+        self._walked = not header.get("shallow") and only is None and not problems
         self._targets_below, self._partials = walk.targets_below, walk.orphans + walk.in_use
         self._unpurged = set(walk.orphans)
         closing = {"count": walk.count - len(packed.problems), "problems": problems, "orphans": orphans}

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shlex
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from hibali.cancellation import in_this_context
@@ -16,7 +17,7 @@ from hibali.events import Listener
 from hibali.ledger import now, scheduled_by
 from hibali.locations import Location, check_writable
 from hibali.text import printable
-from transfers.agent.identity import Identity
+from transfers.agent.identity import Identity, child
 from transfers.engine.collections import identity_at
 from transfers.engine.request import Request, SavingView
 from transfers.history.journal import Recorder
@@ -42,11 +43,12 @@ from transfers.planning.protected_roots import (
 from transfers.remote.one_session import one_session_at
 from transfers.stores.agent_store import PosixStore
 from transfers.stores.open_views import ViewOpener, refuse_dataset, refuse_packed
-from transfers.stores.single_file import ChosenStore, SingleSource, SingleTarget
+from transfers.stores.single_file import ChosenStore, GatheredSource, SingleSource, SingleTarget
 
 if TYPE_CHECKING:  # start-up: only for saved plans
     from transfers.planning.plan_file import Header
 
+_IDENTIFIED = 1000  # folders in one request
 _TYPED = frozenset({"push", "pull", "sync", "apply"})
 
 
@@ -57,7 +59,7 @@ class Endpoints:
     Attributes:
         request: the transfer.
         root: the store at the location of the source.
-        source: `root`, or one file of its parent folder.
+        source: `root`, files and folders from several folders in it, or one file of its parent folder.
         target: the store that is written.
         existed: whether its root existed when it was opened.
         stack: closes everything that the attempt opens.
@@ -83,7 +85,14 @@ class Endpoints:
     @property
     def origin(self) -> Origin:
         """The store that is read, and the file's name in it if the source is one file."""
+        if isinstance(self.source, GatheredSource):
+            return Origin(self.root, renames=self.source.name_in_store)
         return Origin(self.single.store, self.single.name) if self.single else Origin(self.root)
+
+    @property
+    def lists_all(self) -> bool:
+        """Whether the listing of the target has all of its names."""
+        return self.single is None and self.request.members is None
 
     @property
     def target_side(self) -> Side:
@@ -279,10 +288,16 @@ def _open_both(opener: _Opener) -> Endpoints:
         check_named(source)
         _check_removable(request, found, opener.parent(store, source))
     for option in request.options:
+        if request.members is not None:
+            raise UsageError("usage", f"{option.flag} takes one source, not several", subject=source.text)
         option.check(request, single=found.kind is not Kind.FOLDER)
     target = replace(request.target, confined=request.rules.delete)
     if found.kind is not Kind.FOLDER:
         return _open_file(opener, store, target)
+    if request.members is not None:
+        return _open_members(opener, store, target, request.members.paths)
+    if request.rules.files_from is not None:
+        store.list_only(request.rules.files_from)
     # only if the source has no other request to answer first
     if request.saved is None and not request.rules.xattrs:
         store.list_ahead()
@@ -292,6 +307,32 @@ def _open_both(opener: _Opener) -> Endpoints:
             "not-a-folder", "the source is a folder and the target is a file", subject=target.text
         )
     return Endpoints(request, store, store, opened, existing is not None, opener.stack)
+
+
+def _open_members(
+    opener: _Opener, store: Store, target: Location, members: Mapping[bytes, bytes]
+) -> Endpoints:
+    """Open the folder of several sources, and the folder that they go into. Raises `NotFoundError` for one that is missing."""
+    request, found = opener.request, dict[bytes, Entry]()
+    for name, path in members.items():
+        entry = store.stat(path)
+        if entry is None:
+            raise missing_source(request.source.child(path).text)
+        found[name] = entry._replace(path=path)
+    opened, existing = opener.open_target(target)
+    if existing is not None and existing.kind is not Kind.FOLDER:
+        raise UsageError(
+            "not-a-folder", "the target of several sources must be a folder", subject=target.text
+        )
+    plain = all(name == path for name, path in members.items())
+    source = store if plain else GatheredSource(store, members)
+    endpoints = Endpoints(request, store, source, opened, existing is not None, opener.stack)
+    _check_members_apart(endpoints, found)
+    store.list_only(frozenset(members.values()))
+    # with --delete the limit is a share of all files
+    if not request.rules.delete and not opened.facts.folds_case:
+        opened.list_only(frozenset(members))
+    return endpoints
 
 
 def _open_file(opener: _Opener, store: Store, target: Location) -> Endpoints:
@@ -442,9 +483,9 @@ def _check_backup_overlap(endpoints: Endpoints, backup: Location) -> None:
 
 
 def check_overlap(endpoints: Endpoints) -> None:
-    """Raise `RefusedError` if source and target overlap (S20); files chosen by name are exempt."""
+    """Raise `RefusedError` if source and target overlap (S20); files chosen by name are exempt, several sources checked before."""
     request, single = endpoints.request, endpoints.single
-    if request.chosen is not None:
+    if request.chosen is not None or request.members is not None:
         return
     source_identities, target_identities = (
         _identities(endpoints, endpoints.root),
@@ -457,6 +498,32 @@ def check_overlap(endpoints: Endpoints) -> None:
         above = _identities(endpoints, single.store)
         check_another_file((above, single.name), (target_identities, name), request.target, folds=folds)
         check_real_file(source_identities, (target_identities, name), request.target)
+
+
+def _check_members_apart(endpoints: Endpoints, found: Mapping[bytes, Entry]) -> None:
+    """Raise `RefusedError` if one of several sources overlaps with the target, as one alone would; `found` is by the name there."""
+    there, target = _identities(endpoints, endpoints.target), endpoints.request.target
+    folders = {name: entry.path for name, entry in found.items() if entry.kind is Kind.FOLDER}
+    above = {name: entry.path.rpartition(b"/")[0] for name, entry in found.items() if name not in folders}
+    known = _identities_below(endpoints, {*folders.values(), *above.values()})
+    for path in folders.values():
+        check_apart(known[path], there, target)
+    folds = endpoints.target.facts.folds_case
+    for name, folder in above.items():
+        file = known[folder], found[name].path.rpartition(b"/")[2]
+        check_another_file(file, (there, name), target, folds=folds)
+
+
+def _identities_below(endpoints: Endpoints, paths: Iterable[bytes]) -> dict[bytes, list[Identity]]:
+    """Return the identities of paths below the source's root."""
+    root, ordered = endpoints.root, sorted(paths)
+    around = _identities(endpoints, root)
+    if not root.can(Store.identify) or not around:
+        return {path: [child(each, path) if path else each for each in around] for path in ordered}
+    full = [root.root_path.rstrip(b"/") + b"/" + path for path in ordered]
+    batches = (full[start : start + _IDENTIFIED] for start in range(0, len(full), _IDENTIFIED))
+    identities = chain.from_iterable(map(root.identify, batches))
+    return {path: [] if each is None else [each] for path, each in zip(ordered, identities, strict=True)}
 
 
 def _identities(endpoints: Endpoints, store: Store) -> list[Identity]:

@@ -143,7 +143,7 @@ def start_operation(
     request: Request, on_event: Listener, stack: ExitStack, *, dry: bool = False, follows: bool = False
 ) -> Operation:
     """Begin the journal, unless it is a dry run. Raises `RefusedError` if the ledger cannot be written."""
-    recorder = Recorder(request.operation, request.source.text, request.target.text, on_event)
+    recorder = Recorder(request.operation, request.source_text, request.target.text, on_event)
     if not dry:
         recorder.start(stack, follows=follows)
     stores, answered, receipt = list[Store](), NumberSet(), recorder.receipt
@@ -279,7 +279,8 @@ def connect(operation: Operation, stack: ExitStack) -> Endpoints:
     if not operation.reached:
         operation.reached = True
         single = endpoints.single is not None
-        recorder.append(source_line(request.source, endpoints.source_path, single=single))
+        if endpoints.origin.renames is None:  # the paths at the target are those below one folder
+            recorder.append(source_line(request.source, endpoints.source_path, single=single))
         recorder.append(target_line(request.target, endpoints.target.root_path))
         selection = selection_line(request.rules)
         if selection is not None:
@@ -301,7 +302,7 @@ def _note_unknown_facts(operation: Operation, endpoints: Endpoints) -> None:
 
 def record_empty_target(endpoints: Endpoints, recorder: Recorder) -> None:
     """Record that the target is empty, which invalidates earlier records of its files."""
-    if endpoints.single is None:
+    if endpoints.lists_all:
         recorder.append({"kind": "empty"})
 
 

@@ -84,6 +84,19 @@ class TaskTimeouts:
 
 
 @dataclass(frozen=True, slots=True)
+class Members:
+    """Several sources that go side by side into the target.
+
+    Attributes:
+        text: the sources as they were given.
+        paths: the path of each below one folder, by the name that it gets.
+    """
+
+    text: str
+    paths: Mapping[bytes, bytes]
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """A transfer as requested.
 
@@ -98,6 +111,7 @@ class Request:
         recorded: whether recorded digests are used to compare files.
         direct: whether the source's site sends directly to the target's site.
         saving: the options for committing received files in a dataset.
+        members: several sources, which are all in the folder `source`.
         chosen: the only files of the source to transfer, by the name that each gets at the target.
         via: `auto`, `own` for any way but Globus, `globus`, or `stream` for bytes that pass through this machine.
         within_site: whether the bytes must not pass through this machine, because both endpoints are at one site.
@@ -123,6 +137,7 @@ class Request:
     recorded: bool = False
     direct: bool = False
     saving: SaveOptions = field(default_factory=SaveOptions)
+    members: Members | None = None
     chosen: Mapping[bytes, Entry] | None = None
     via: str = "own"
     within_site: bool = False
@@ -135,6 +150,11 @@ class Request:
     protect: Callable[[Mapping[bytes, str]], None] | None = None
     move: bool = False
     sites: tuple[Site, ...] = ()
+
+    @property
+    def source_text(self) -> str:
+        """The source, or the sources, as given."""
+        return self.source.text if self.members is None else self.members.text
 
     @property
     def lowest_rate(self) -> int:
@@ -166,6 +186,19 @@ class Request:
         """Return the location with the lowest rate as its site's bandwidth."""
         limits = replace(location.site.limits, bandwidth=self.lowest_rate)
         return replace(location, site=replace(location.site, limits=limits))
+
+
+def check_target_is_last(operation: str, places: Sequence[Location]) -> None:
+    """Raise `UsageError` where the only place of a push at a site, or of a pull on this machine, is not the last one."""
+    others = [each for each in places if each.typed_local is (operation == "pull")]
+    if operation in {"push", "pull"} and len(others) == 1 and others != [places[-1]] and len(places) > 2:
+        words = [each.text for each in (*(each for each in places if each is not others[0]), others[0])]
+        raise UsageError(
+            "wrong-direction",
+            "the target is the last argument",
+            subject=others[0].text,
+            hint=f"Did you mean: {shlex.join(['hibali', operation, *words])}",
+        )
 
 
 def check_direction(operation: str, source: Location, target: Location, settings: Settings) -> None:

@@ -8,29 +8,38 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from hibali.locations import Location
-from transfers.model.entry import Entry, Kind
+from transfers.model.entry import Entry, Kind, enclosing
 
 ANY_FOLDERS = "**"
 _TOKEN = re.compile(r"\*+|\?|\[!?\]?[^\]]*\]|.", re.DOTALL)
 _TOKEN_OF_GIT = re.compile(r"\\.|\*+|\?|\[[!^]?\]?[^\]]*\]|.", re.DOTALL)
 
 
-def path_expression(parts: Sequence[str], end: str = "", *, escapes: bool = False) -> str:
+_VISIBLE = r"(?!\.)"  # before a name that a wildcard at its beginning matches, in a shell
+
+
+def path_expression(
+    parts: Sequence[str], end: str = "", *, escapes: bool = False, hidden: bool = True
+) -> str:
     r"""Return the expression of a path from its components, of which the last is not `**`, with `end` after it.
 
-    With `escapes`, `\x` is the character x and `[^` is `[!`, as in gitignore. Of the text before a later wildcard only the shortest match
-    is tried (an atomic group): it leaves the most for the rest.
+    With `escapes`, `\x` is the character x and `[^` is `[!`, as in gitignore. Without `hidden`, a dot at the beginning of a name
+    is matched only by a dot. Of the text before a later wildcard only the shortest match is tried (an atomic group): it leaves the
+    most for the rest.
     """
+    folder = "(?:[^/]++/)" if hidden else f"(?:{_VISIBLE}[^/]++/)"
     found, group, anchored = "", [], True
     for part in parts:
         if part != ANY_FOLDERS:
-            group.append(_component(part, escapes=escapes))
+            group.append(
+                ("" if hidden or part[0] not in "*?[" else _VISIBLE) + _component(part, escapes=escapes)
+            )
             continue
         if group:
             text = "".join(f"{each}/" for each in group)
-            found += text if anchored else f"(?>(?:[^/]++/)*?{text})"
+            found += text if anchored else f"(?>{folder}*?{text})"
         group, anchored = [], False
-    return found + ("" if anchored else "(?:[^/]++/)*") + "/".join(group) + end
+    return found + ("" if anchored else f"{folder}*") + "/".join(group) + end
 
 
 def _component(part: str, *, escapes: bool) -> str:
@@ -135,11 +144,33 @@ class Wildcards:
             return True
         if not below:
             return False
-        parts = entry.path.split(b"/")
-        return any(self._matches(b"/".join(parts[:count])) for count in range(1, len(parts)))
+        return any(map(self._matches, reversed([*enclosing(entry.path)][:-1])))
+
+    def match_of(self, entry: Entry) -> Entry | None:
+        """Return the highest folder around an entry that matches, else the entry itself if it does.
+
+        In a deep listing of an object store folders are only parts of keys.
+        """
+        above = next(filter(self._matches, reversed([*enclosing(entry.path)][:-1])), None)
+        if above is not None:
+            return Entry(above, Kind.FOLDER)
+        return entry if self.matches(entry, below=False) else None
+
+    def concerns(self, path: bytes) -> bool:
+        """Return whether a folder is on the way to names that could match, or below one that does."""
+        parts, count = self.rest.decode("utf-8", "surrogateescape").split("/"), path.count(b"/") + 1
+        if ANY_FOLDERS in parts[:count] or any(map(self._matches, [path, *enclosing(path)])):
+            return True
+        text = path.decode("utf-8", "surrogateescape")
+        return wildcard_expression(parts[:count], hidden=False).fullmatch(text) is not None
 
     def _matches(self, path: bytes) -> bool:
         return self.expression.fullmatch(path.decode("utf-8", "surrogateescape")) is not None
+
+
+def has_wildcards(location: Location) -> bool:
+    """Return whether hibali expands wildcards in a location: the shell did so in a local path, and a key is exact."""
+    return not location.typed_local and not location.exact_key and read_wildcards(location) is not None
 
 
 def read_wildcards(location: Location) -> Wildcards | None:
@@ -162,15 +193,19 @@ def read_wildcards(location: Location) -> Wildcards | None:
         folder = folder.parent
     folder = replace(folder, text=location.text.removesuffix("/".join(parts)))
     return Wildcards(
-        folder, "/".join(rest).encode("utf-8", "surrogateescape"), location.slash, wildcard_expression(rest)
+        folder,
+        "/".join(rest).encode("utf-8", "surrogateescape"),
+        location.slash,
+        wildcard_expression(rest, hidden=False),
     )
 
 
-def wildcard_expression(parts: Sequence[str]) -> re.Pattern[str]:
-    """Return the expression of path components; a last `**` matches everything below."""
+def wildcard_expression(parts: Sequence[str], *, hidden: bool = True) -> re.Pattern[str]:
+    """Return the expression of path components; a last `**` matches everything below; `hidden` as in `path_expression`."""
     named = list(parts)
     while named and named[-1] == ANY_FOLDERS:
         named.pop()
-    everything = ".+" if len(named) < len(parts) else ""
+    below = ".+" if hidden else f"(?:{_VISIBLE}[^/]++/)*{_VISIBLE}[^/]+"
+    everything = below if len(named) < len(parts) else ""
     end = f"/{everything}" if named and everything else everything
-    return re.compile(path_expression(named, end) if named else end, re.DOTALL)
+    return re.compile(path_expression(named, end, hidden=hidden) if named else end, re.DOTALL)

@@ -50,6 +50,11 @@ def is_named(path: bytes, names: frozenset[bytes]) -> bool:
     return any(name in names for name in with_parents(path))
 
 
+def concerns(path: bytes, names: frozenset[bytes]) -> bool:
+    """Return whether a path is one of the names, or above or below one."""
+    return not path or is_named(path, names) or any(name.startswith(path + b"/") for name in names)
+
+
 def track_missing(names: frozenset[bytes], entries: Iterable[Entry], missing: set[bytes]) -> Iterator[Entry]:
     """Yield the same entries; afterwards, `missing` has the listed names that matched none."""
     missing.update(names)

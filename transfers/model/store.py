@@ -57,18 +57,21 @@ def problem_of(error: HibaliError, *, denied: bool = False) -> Problem:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The source of a server-side copy: a store, and the `name` of a single file."""
+    """The source of a server-side copy: a store, and the `name` of a single file, or what `renames` the paths of several sources."""
 
     store: Store
     name: bytes | None = None
+    renames: Callable[[bytes], bytes] | None = None
 
     def entry(self, item: Item) -> Entry:
         """Return the entry of an item at its source."""
-        return item.entry if self.name is None else item.entry._replace(path=self.name)
+        return item.entry._replace(path=self.path_of(item.entry))
 
     def path_of(self, entry: Entry) -> bytes:
         """Return the source path of an entry of the target."""
-        return entry.path if self.name is None else self.name
+        if self.name is not None:
+            return self.name
+        return entry.path if self.renames is None else self.renames(entry.path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,6 +345,9 @@ class Store(Source):
 
     def become_target(self) -> None:
         """Prepare to be the target of a transfer: entries that `write` and `remove` cannot change need not be listed."""
+
+    def list_only(self, names: frozenset[bytes]) -> None:  # only where that saves time
+        """Let deep listings leave out what is neither one of `names`, nor above or below one; they may also have all."""
 
     def list_ahead(self) -> None:
         """Start the listing for the next `list`, if that saves time; call no other method in between."""

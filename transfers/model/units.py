@@ -179,6 +179,17 @@ class ListingIncompleteError(IncompleteError):
         of_source = selects is not of_target
         return [each for each in self.known if selects(each[0]) or (of_source and not each[0].path)]
 
+    def raise_renamed(self, rename: Callable[[bytes], bytes | None]) -> None:
+        """Raise the error with other names, without what has none, unless nothing is left of it."""
+        others = [(path, problem) for each, problem in self._others if (path := rename(each)) is not None]
+        known = [
+            (entry._replace(path=path), problem)
+            for entry, problem in self.known
+            if (path := rename(entry.path) if entry.path else b"") is not None
+        ]
+        if others or known:
+            raise ListingIncompleteError(self.subject or "", others, known)
+
     @property
     def missing(self) -> list[Entry]:
         """The files that are recorded at the site, but that the server does not list."""

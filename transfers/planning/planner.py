@@ -16,7 +16,15 @@ from hibali.text import counted, printable
 from transfers.history.recorded_digests import DigestCache
 from transfers.model.entry import Entry, Kind, deepest_first, enclosing
 from transfers.model.facts import Facts
-from transfers.model.rules import Rules, Selector, select_all, selector, shows_in_pages, track_missing
+from transfers.model.rules import (
+    Rules,
+    Selector,
+    concerns,
+    select_all,
+    selector,
+    shows_in_pages,
+    track_missing,
+)
 from transfers.model.spool import EntrySpool, sort_on_disk
 from transfers.model.store import Page, PagedListing, PlainPage, Side, Store
 from transfers.model.units import Adjustment, ListingIncompleteError, Problem, of_target
@@ -377,6 +385,8 @@ def _decide_all(
     plan.withdraw()
     if rules.delete and gone:
         _forget_missing(plan, gone, selected)
+    if rules.files_from:  # an unreadable folder beside the names does not matter
+        plan.unlisted[:] = [each for each in plan.unlisted if concerns(each[0], rules.files_from)]
     missing.difference_update(path for path, _ in plan.unlisted)
     nothing = Problem("missing", "the source has no entry with this name")
     plan.unlisted.extend((name, nothing) for name in sorted(missing))

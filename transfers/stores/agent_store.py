@@ -20,7 +20,7 @@ from hibali.text import printable
 from transfers.agent import protocol
 from transfers.agent.identity import Identity, check_identity
 from transfers.agent.protocol import LEASE_SECONDS, RUNNING
-from transfers.model.entry import Entry, Verification
+from transfers.model.entry import Entry, Verification, enclosing
 from transfers.model.facts import Facts
 from transfers.model.leases import this_client
 from transfers.model.store import Lock, RootIdentity, SharedWriting, Store
@@ -46,6 +46,7 @@ from transfers.stores.agent_listing import AgentListing
 
 if TYPE_CHECKING:  # start-up: only to follow a source
     from transfers.pipeline.appending import AgentAppender
+_MOST_NAMED_BYTES = 1024 * 1024  # of paths in one request
 
 
 class Writer(Protocol):
@@ -191,6 +192,7 @@ class PosixStore(Store):
         self._quotas = False
         self._file_above = False
         self._attributes = False
+        self._only: list[str] | None = None
         self._orphans: list[bytes] = []
         self._listing_ahead = False
         reply = connection.replies()[0]
@@ -357,6 +359,12 @@ class PosixStore(Store):
         self._seen = None
         self._open(make=True)
 
+    def list_only(self, names: frozenset[bytes]) -> None:
+        """See Store; very many names would be a long request."""
+        if sum(map(len, names)) <= _MOST_NAMED_BYTES:
+            highest = (name for name in names if names.isdisjoint(enclosing(name)))
+            self._only = [protocol.text_of(name) for name in sorted(highest)]
+
     def list_ahead(self) -> None:
         """See Store; the agent lists in the background."""
         if self._open_folder():
@@ -386,7 +394,8 @@ class PosixStore(Store):
         self._orphans = [*orphans]
 
     def _list_request(self, *, shallow: bool) -> dict[str, Any]:
-        return {"do": "list", "shallow": shallow, "attributes": self._attributes}
+        only = {} if shallow or self._only is None else {"only": self._only}
+        return {"do": "list", "shallow": shallow, "attributes": self._attributes, **only}
 
     def _request_list(self, *, shallow: bool) -> Iterator[protocol.Frame]:
         if not self._listing_ahead:

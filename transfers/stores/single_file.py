@@ -1,4 +1,4 @@
-"""Present one file, or selected files under other names, as a store."""
+"""Present one file, files and folders of several folders, or selected files under other names, as a source."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import NoReturn
 
 from hibali.errors import NotFoundError, RefusedError
 from transfers.agent.identity import Identity
-from transfers.model.entry import Entry
+from transfers.model.entry import Entry, enclosing
 from transfers.model.facts import Facts
+from transfers.model.spool import sort_listing
 from transfers.model.store import Side, Source, Store, StoreView, read_renamed, with_answers
-from transfers.model.units import Payload, Problem, Unit
+from transfers.model.units import ListingIncompleteError, Payload, Problem, Unit
 
 
 class SingleSource(Source):
@@ -58,6 +59,63 @@ class SingleSource(Source):
         for entry in entries:
             for _, digest, problem in self.store.digest([entry._replace(path=self.name)]):
                 yield entry, digest, problem
+
+
+class GatheredSource(Source):
+    """A source with files and folders of a store from several folders, side by side."""
+
+    def __init__(self, store: Store, members: Mapping[bytes, bytes]) -> None:
+        """`members` maps names of this source to paths in `store`, of which none is inside another."""
+        self.store = store
+        self._members = members
+        self._shown = {path: name for name, path in members.items()}
+
+    @property
+    def facts(self) -> Facts:
+        """The store's own."""
+        return self.store.facts
+
+    @property
+    def several_channels(self) -> bool:
+        """See Store."""
+        return self.store.several_channels
+
+    def list(self) -> Iterator[Entry]:
+        """See Store; the order of the names here is another one."""
+        return sort_listing(self._listed())
+
+    def _listed(self) -> Iterator[Entry]:
+        try:
+            for entry in self.store.list():
+                path = self._shown_path(entry.path)
+                if path is not None:
+                    yield entry._replace(path=path)
+        except ListingIncompleteError as problem:
+            problem.raise_renamed(self._shown_path)
+
+    def _shown_path(self, path: bytes) -> bytes | None:
+        """Return the path here of a path in the store; None for one outside of all members."""
+        for above in (path, *enclosing(path)):
+            if above in self._shown:
+                return self._shown[above] + path[len(above) :]
+        return None
+
+    def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
+        """See Store."""
+        return read_renamed(self.store.read, units, self._real)
+
+    def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
+        """See Store."""
+        for entry, (_, digest, problem) in with_answers(self.store.digest, entries, self._real):
+            yield entry, digest, problem
+
+    def name_in_store(self, path: bytes) -> bytes:
+        """Return the path of a file in the store."""
+        name, slash, below = path.partition(b"/")
+        return self._members[name] + slash + below
+
+    def _real(self, entry: Entry) -> Entry:
+        return entry._replace(path=self.name_in_store(entry.path))
 
 
 class SingleTarget(Side):

@@ -30,7 +30,7 @@ from transfers.planning.planner import TransferPlan
 from transfers.remote.connection import Connection, opening, remote_command
 from transfers.stores import ssh
 from transfers.stores.agent_store import PosixStore
-from transfers.stores.single_file import ChosenStore, SingleSource
+from transfers.stores.single_file import ChosenStore, GatheredSource, SingleSource
 
 
 class DirectRoute(StreamRoute):
@@ -109,7 +109,9 @@ class DirectRoute(StreamRoute):
             self._target.root_path,
             self._target.token,
             required=self._required,
-            read_as=source.name_in_store if isinstance(source, SingleSource | ChosenStore) else None,
+            read_as=source.name_in_store
+            if isinstance(source, SingleSource | ChosenStore | GatheredSource)
+            else None,
             passed=lambda unit: progress.report_progress(unit, unit_bytes(unit)),
         )
         units = group_units(self._full.until(items), lambda: piece, receiver.begun, together=self._together)

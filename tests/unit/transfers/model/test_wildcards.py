@@ -26,7 +26,16 @@ def wildcards(text: str) -> Wildcards | None:
         ("there:data/*.nii", "/r[1]/data", b"sub/a.nii", False),
         ("there:data/*/a?", "/r[1]/data", b"sub/ab", True),
         ("there:data/*/a?", "/r[1]/data", b"sub/deep/ab", False),
-        ("there:*", "/r[1]", b".hidden", True),
+        ("there:*", "/r[1]", b".hidden", False),
+        ("there:.h*", "/r[1]", b".hidden", True),
+        ("there:?hidden", "/r[1]", b".hidden", False),
+        ("there:[.]hidden", "/r[1]", b".hidden", False),
+        ("there:d/*/x", "/r[1]/d", b".a/x", False),
+        ("there:d/*/.x", "/r[1]/d", b"a/.x", True),
+        ("there:d/a*", "/r[1]/d", b"a.x", True),
+        ("there:**/x", "/r[1]", b"a/.b/x", False),
+        ("there:d/**", "/r[1]/d", b"a/.b", False),
+        ("there:d/**", "/r[1]/d", b".a/b", False),
         ("there:**/x", "/r[1]", b"x", True),
         ("there:**/x", "/r[1]", b"a/b/x", True),
         ("there:**/x", "/r[1]", b"a/b/xx", False),
@@ -62,3 +71,43 @@ def test_a_slash_at_the_end_matches_folders_and_recursion_their_contents() -> No
     assert not found.matches(Entry(b"s1/a", Kind.FILE), below=False)
     assert found.matches(Entry(b"s1/a", Kind.FILE), below=True)
     assert not found.deep
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "kind", "match"),
+    [
+        ("there:d/s*", b"s1/a/b", Kind.FILE, (b"s1", Kind.FOLDER)),
+        ("there:d/s*", b"s1/.hidden", Kind.FILE, (b"s1", Kind.FOLDER)),
+        ("there:d/s*", b"s1", Kind.LINK, (b"s1", Kind.LINK)),
+        ("there:d/s*/", b"s1", Kind.LINK, None),
+        ("there:d/s*/a", b"s1/a/b", Kind.FILE, (b"s1/a", Kind.FOLDER)),
+        ("there:d/**", b"a/b", Kind.FILE, (b"a", Kind.FOLDER)),
+        ("there:d/s*/a", b"s1/b", Kind.FILE, None),
+    ],
+)
+def test_the_highest_match_around_an_entry_stands_for_it(
+    text: str, path: bytes, kind: Kind, match: tuple[bytes, Kind] | None
+) -> None:
+    found = wildcards(text)
+    assert found is not None
+    entry = found.match_of(Entry(path, kind))
+    assert (None if entry is None else (entry.path, entry.kind)) == match
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "concerned"),
+    [
+        ("there:d/s*/a/x?", b"s1", True),
+        ("there:d/s*/a/x?", b"s1/a", True),
+        ("there:d/s*/a/x?", b"s1/b", False),
+        ("there:d/s*/a/x?", b"t1", False),
+        ("there:d/s*", b"s1/closed", True),
+        ("there:d/**/x", b"t1/closed", True),
+    ],
+)
+def test_an_unreadable_folder_matters_if_names_in_it_could_match(
+    text: str, path: bytes, *, concerned: bool
+) -> None:
+    found = wildcards(text)
+    assert found is not None
+    assert found.concerns(path) is concerned
