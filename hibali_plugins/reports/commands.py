@@ -28,8 +28,8 @@ from hibali_cli.options import OUTPUT_FILE
 def dashboard_command() -> None:
     """Show what runs now and what was done in a browser: transfers, runs, sweeps, schedules, sites and history.
 
-    The dashboard is on this machine only, and only you can open it: the link has a secret that works once. It reads the ledger, contacts
-    no site and changes nothing. Ctrl-C ends it.
+    The dashboard is on this machine only, and only you can open it: the link has a secret that works once. It reads the ledger, and
+    contacts sites only if you press the button that queries those of unfinished runs. Ctrl-C ends it.
     """
 
 

@@ -64,6 +64,15 @@ def test_two_workers_move_what_one_process_moves(there: Transfers) -> None:
     assert there.verify().last["exit"] == 0
 
 
+def test_the_journal_has_what_each_worker_sent_over_time(there: Transfers) -> None:
+    receipt = there.push("--workers", "2", "--bwlimit", "8M").last
+    journal = there.hibali.home.state / "operations" / f"{receipt['id']}.jsonl"
+    [rates] = [json.loads(line) for line in journal.read_text().splitlines() if '"rates"' in line]
+    assert set(rates["workers"]) == {"1", "2"}
+    assert len(rates["seconds"]) == len(rates["bytes"]) >= 3
+    assert receipt["bytes_moved"] * 0.8 < sum(rates["bytes"]) <= receipt["bytes_moved"]
+
+
 def test_the_limit_of_a_site_is_a_number_of_workers(there: Transfers) -> None:
     there.hibali("config", "set", "sites.there.limits.workers", "2")
     process = there.hibali.start("push", there.source, "there:data", "--json")

@@ -93,7 +93,7 @@ class Browser:
         return answer["result"].get("value")
 
     def photograph(self, path: Path, *, height: int) -> None:
-        """Save a small screenshot of the page, down to `height`."""
+        """Save a small screenshot of the page, down to `height`, as .png or .webp, which takes half as much."""
         size = self.do("Page.getLayoutMetrics")["cssContentSize"]
         clip = {
             "x": 0,
@@ -102,7 +102,8 @@ class Browser:
             "height": min(size["height"], height),
             "scale": 0.7,
         }
-        shot = self.do("Page.captureScreenshot", format="png", clip=clip, captureBeyondViewport=True)
+        kind = {"format": "png"} if path.suffix == ".png" else {"format": "webp", "quality": 50}
+        shot = self.do("Page.captureScreenshot", **kind, clip=clip, captureBeyondViewport=True)
         path.write_bytes(base64.b64decode(shot["data"]))
 
     def accessibility_problems(self, *, minor: bool = False) -> list[dict[str, Any]]:

@@ -1,1 +1,1 @@
-"""The dashboard: read-only pages on loopback about what runs and what was done."""
+"""The dashboard: pages on loopback about what runs and what was done, and a query of sites on request."""

@@ -3,7 +3,8 @@
 Other accounts of this machine can connect to the port, and any web page can make a browser send requests there. So the
 dashboard answers only requests that name its own address (a page cannot get around that by DNS rebinding) and have the
 cookie, which a browser gets once, for the token of the link that the terminal shows. Cookies are sent to every port of an
-address: a secret path keeps this one from servers of other accounts.
+address: a secret path keeps this one from servers of other accounts. The one request that does something is a POST, and has to
+come from a page of the dashboard: browsers name the page's Origin in every POST, and a foreign one cannot change that.
 """
 
 from __future__ import annotations

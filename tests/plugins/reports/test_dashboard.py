@@ -107,19 +107,20 @@ def test_the_dashboard_shows_a_groups_ledger_to_everyone_who_has_the_link(
         entrance.write_text(f'<!DOCTYPE html><meta http-equiv="refresh" content="0; url={url}">')
         show(shown, entrance.as_uri(), "Overview")
         overview = address_of(shown, "")
-        for name, width, dark in (("wide", 1200, False), ("phone", 390, False), ("dark", 1200, True)):
+        views = (("wide", 1600, False), ("tablet", 800, False), ("phone", 380, False), ("dark", 1600, True))
+        for name, width, dark in views:
             show(shown, overview, "Overview", width=width, dark=dark)
             wait_for(lambda: shown_transfers(shown) == 1)
             assert shown.evaluate("document.querySelectorAll('.strip').length") == 8
             check_page(shown, name)
-            shown.photograph(tmp_path / f"dashboard-{name}.png", height=1900)
+            shown.photograph(tmp_path / f"dashboard-{name}.webp", height=1900)
         before = shown.evaluate("document.querySelector('#live progress').value")
         shown.evaluate("window.loaded = true")
         wait_for(lambda: shown.evaluate("document.querySelector('#live progress').value") > before)
         assert shown.evaluate("window.loaded")  # only a part of the page was replaced
         for dark in (True, False):
             check_other_pages(shown, dark=dark)
-        shown.photograph(tmp_path / "dashboard-run.png", height=1400)
+        shown.photograph(tmp_path / "dashboard-run.webp", height=1400)
 
         show(shown, overview, "Overview")
         hibali("pull", "bucket:nothing", hibali.home.folder / HOSTILE, exit=3)
@@ -138,7 +139,7 @@ def test_the_dashboard_shows_a_groups_ledger_to_everyone_who_has_the_link(
         wait_for(lambda: not shown.evaluate("document.getElementById('lost').hidden"))
         check_page(shown, "after its end")
     if DRAW:
-        for picture in tmp_path.glob("dashboard-*.png"):
+        for picture in tmp_path.glob("dashboard-*.webp"):
             shutil.copy(picture, PICTURES)
 
 

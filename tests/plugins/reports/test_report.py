@@ -66,7 +66,12 @@ def test_the_report_shows_two_months_of_eight_schedules_on_one_page(hibali: Any,
     page = hibali.home.folder / "report.html"
     assert page.stat().st_size < 1_000_000
     with browser(tmp_path / "profile") as shown:
-        for name, width, dark in (("wide", 1200, False), ("phone", 390, False), ("dark", 1200, True)):
+        for name, width, dark in (
+            ("wide", 1600, False),
+            ("tablet", 800, False),
+            ("phone", 380, False),
+            ("dark", 1600, True),
+        ):
             shown.open(page, width=width, dark=dark)
             assert shown.evaluate("document.title") == report["headline"]
             strips = shown.evaluate(
@@ -81,10 +86,10 @@ def test_the_report_shows_two_months_of_eight_schedules_on_one_page(hibali: Any,
                 for each in shown.accessibility_problems()
             ]
             assert found == [], name
-            shown.photograph(tmp_path / f"report-{name}.png", height=2300)
+            shown.photograph(tmp_path / f"report-{name}.webp", height=2300)
         assert shown.said == []
         assert [each for each in shown.requested if not each.startswith("file:")] == []
     if DRAW:
         PICTURES.mkdir(exist_ok=True)
-        for picture in tmp_path.glob("report-*.png"):
+        for picture in tmp_path.glob("report-*.webp"):
             shutil.copy(picture, PICTURES)
