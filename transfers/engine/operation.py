@@ -516,7 +516,7 @@ def _transfer(
     """Move files, or with `names` link further names; nothing is replaced unless `backed_up`."""
     answered = operation.answered
     expected = 0
-    recorded = _digests_of_source(endpoints)
+    recorded = _digests_of_source(endpoints, plan)
 
     def items() -> Iterator[Item]:
         nonlocal expected
@@ -550,10 +550,10 @@ def _transfer(
         operation.recorder.record(Failed(b"", "not-tried", message))
 
 
-def _digests_of_source(endpoints: Endpoints) -> Callable[[Entry], str | None]:
+def _digests_of_source(endpoints: Endpoints, plan: TransferPlan) -> Callable[[Entry], str | None]:
     """Return what looks up the sha256 on record of a site's file whose size, time and inode (or ETag) did not change since."""
     request, origin = endpoints.request, endpoints.origin
-    if request.accept_rot or request.source.typed_local:
+    if request.accept_rot or request.source.typed_local or not plan.files_to_move:
         return lambda _: None
     known = recorded_digests(request.source, origin.store.root_path)
 
