@@ -156,7 +156,7 @@ def _advice(folder: str, last: LastTransfer, status: FolderStatus, rules: Rules)
     line = shlex.join(["hibali", command, *options, *ends])
     if last.pushed:
         left = any(each.change is Change.REMOVED for each in status.here.values())
-        note = " (add --delete to also delete there what was removed here)" if left else ""
+        note = " (what was removed here stays there; --delete would delete it there, too)" if left else ""
         return f"To bring {there} up to date: {line}{note}"
     edited = any(each.change is Change.MODIFIED for each in status.here.values())
     note = " (it replaces the files that were modified here)" if edited else ""
