@@ -18,14 +18,15 @@ from transfers.model.store import Store
 from transfers.model.units import PACK_BYTES, Problem
 from transfers.planning.protected_roots import check_root_exists
 from transfers.remote.connection import error_from
+from transfers.stores.agent_store import NEEDS_TRANSFER
 from transfers.stores.open_store import open_store
 
 File = tuple[str, bytes]  # path and content
 _Part = tuple[bytes, bytes]  # name and content
 
 _FETCHED_BYTES = 4 * PACK_BYTES
-_ELSEWISE = Problem("needs-transfer", "")
-_TRANSFERRED = {"needs-transfer", "locked"}
+_ELSEWISE = Problem(NEEDS_TRANSFER, "")
+_TRANSFERRED = {NEEDS_TRANSFER, "locked"}
 _MISSING = "vanished"
 
 
