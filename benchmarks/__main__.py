@@ -17,6 +17,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from benchmarks import (
     cores_cases,
     data_hosts_case,
+    filesystem_cases,
     gridftp_cases,
     link_cases,
     loop_cases,
@@ -50,6 +51,7 @@ CASES: tuple[Case, ...] = (
     *pilot_case.CASES,
     *nodes_case.CASES,
     *data_hosts_case.CASES,
+    *filesystem_cases.CASES,
 )
 
 # these errors end one case; the next cases still run

@@ -26,7 +26,7 @@ _API = {
     ),
     "hibali_api.calls": ("CallOptions",),
     "hibali_api.files": ("du", "ls", "mkdir", "mv", "rm", "stat"),
-    "hibali_api.progress": ("Progress",),
+    "hibali_api.progress": ("progress",),
     "hibali_api.runs": ("JobOptions", "Run", "run"),
     "hibali_api.transfer_request": ("ApplyOptions", "PlanOptions", "TransferOptions", "VerifyOptions"),
     "hibali_api.transfers": (

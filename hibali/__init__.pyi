@@ -20,7 +20,7 @@ from hibali_api.files import mkdir as mkdir
 from hibali_api.files import mv as mv
 from hibali_api.files import rm as rm
 from hibali_api.files import stat as stat
-from hibali_api.progress import Progress as Progress
+from hibali_api.progress import progress as progress
 from hibali_api.runs import JobOptions as JobOptions
 from hibali_api.runs import Run as Run
 from hibali_api.runs import run as run

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypedDict
+from typing import Any, Protocol, TypedDict
 
 from hibali.amounts import check_duration
 from hibali.cancellation import Cancellation, cancelled_by
@@ -38,6 +39,19 @@ class CallOptions(TypedDict, total=False):
 
 
 _CALL_OPTIONS = frozenset(CallOptions.__annotations__)
+
+
+class Watcher(Protocol):
+    """What is told of every call in its context (`hibali.progress`)."""
+
+    def __call__(self, event: Event) -> None:
+        """Handle an event, which may come from any thread."""
+
+    def show_run(self, run: Any) -> None:
+        """Handle a change of the state of a run that is waited for."""
+
+
+watching: ContextVar[Watcher | None] = ContextVar("watching", default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +98,7 @@ def calling(
     work_as_library()
     own, given, config = Cancellation(), options.get("cancellation"), options.get("config")
     forget = given.on_cancel(own.cancel) if given is not None else _nothing
-    listener = _Listener(options.get("on_event") or ignore, own)
+    listener = _Listener(_watched(options.get("on_event") or ignore), own)
     try:
         with cancelled_by(own):
             yield Call(load_sites(None if config is None else os.fspath(config)), listener, given_options)
@@ -101,6 +115,19 @@ def calling(
         raise explained from problem
     finally:
         forget()
+
+
+def _watched(on_event: Callable[[Event], None]) -> Callable[[Event], None]:
+    """Return a listener that tells the watcher of this context, too."""
+    watcher = watching.get()
+    if watcher is None or watcher is on_event:
+        return on_event
+
+    def tell(event: Event) -> None:
+        watcher(event)
+        on_event(event)
+
+    return tell
 
 
 class _Listener:

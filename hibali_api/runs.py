@@ -19,7 +19,7 @@ from hibali.documents import read_json_file
 from hibali.errors import UsageError
 from hibali.events import Listener, Noted
 from hibali.options import document, read_options
-from hibali_api.calls import Call, CallOptions, Place, calling, place_text
+from hibali_api.calls import Call, CallOptions, Place, calling, place_text, watching
 from hibali_api.job_options import IdentityOptions, ResourceOptions, resources_from
 from hibali_api.notebook import html_of
 from hibali_api.transfers import check_receipt
@@ -170,14 +170,16 @@ class Run:
         with self._calling(options) as call:
             run = self.record
             site = site_for_runs(call.settings, run.site)
+            watcher = watching.get()
+
+            def changed(_: object) -> None:
+                if watcher is not None:
+                    watcher.show_run(self)
+                if on_change is not None:
+                    on_change(self)
+
             if not run.state.final:
-                wait_at_site(
-                    site,
-                    self._run_store,
-                    run,
-                    call.on_event,
-                    changed=lambda _: None if on_change is None else on_change(self),
-                )
+                wait_at_site(site, self._run_store, run, call.on_event, changed=changed)
         ended = self.record
         if ended.state.final and not ended.results.reported:
             self._run_store.note(self.id, "reported")

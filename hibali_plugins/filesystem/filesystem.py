@@ -23,8 +23,10 @@ from hibali_plugins.filesystem.copies import Copies, Pairs, ThisMachine
 from hibali_plugins.filesystem.file_objects import ReadFile, WriteFile, open_spool
 from hibali_plugins.filesystem.os_errors import ExistsError, IsAFolderError, NoSuchFileError
 from hibali_plugins.filesystem.site_files import Found, Range, SiteFiles, Version, changed
+from hibali_plugins.filesystem.small_files import SmallFiles
 from transfers.model.entry import Entry, Kind
 from transfers.model.patterns import ANY_FOLDERS, wildcard_expression
+from transfers.model.units import PACK_BYTES
 
 _MAGIC = frozenset("*?[")
 _FSSPEC_OPTIONS = {
@@ -82,6 +84,7 @@ class HibaliFileSystem(AbstractFileSystem, metaclass=_FreshPins):  # type: ignor
         self._pin = pin
         self._pins: dict[str, Version] = {path: tuple(each) for path, each in (pins or {}).items()}
         self._files = SiteFiles(config)
+        self._small = SmallFiles(self._files)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the arguments, and with `pin` the versions of files."""
@@ -243,6 +246,10 @@ class HibaliFileSystem(AbstractFileSystem, metaclass=_FreshPins):  # type: ignor
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **kwargs: Any) -> bytes:
         """Read a file or a range of it."""
         del kwargs
+        if not start and end is None and not self._pin:
+            content = self._small.read(self._strip_protocol(path))
+            if content is not None:
+                return content
         found = self._file(path)
         return self.read_ranges(found, [_bounded(start, end, found.entry.size)])[0]
 
@@ -283,13 +290,32 @@ class HibaliFileSystem(AbstractFileSystem, metaclass=_FreshPins):  # type: ignor
         del kwargs
         if mode == "create" and self.exists(path):
             raise _exists(path)
-        if not self._files.create(self._strip_protocol(path), bytes(value)):
+        self._pipe([(path, value)])
+
+    def pipe(self, path: Any, value: bytes | None = None, **kwargs: Any) -> None:
+        """Write a whole file, or those of a dictionary together; see fsspec."""
+        if isinstance(path, dict) and not kwargs:
+            self._pipe(list(path.items()))
+        else:
+            super().pipe(path, value, **kwargs)
+
+    def _pipe(self, files: Sequence[tuple[str, bytes]]) -> None:
+        named = [(self._strip_protocol(path), bytes(value)) for path, value in files]
+        for path, value in self._small.write(named):
             with open_spool() as spool:
                 spool.write(value)
-                self._send(spool, path)
+                self._transfer(spool, path)
 
     def _send(self, spool: Any, path: str) -> None:
         """Send a temporary file."""
+        if spool.seek(0, os.SEEK_END) > PACK_BYTES:
+            self._transfer(spool, path)
+            return
+        spool.seek(0)
+        for _ in self._small.write([(self._strip_protocol(path), spool.read())]):
+            self._transfer(spool, path)
+
+    def _transfer(self, spool: Any, path: str) -> None:
         spool.flush()
         target = self._strip_protocol(path)
         self._files.transfer(

@@ -6,9 +6,8 @@ import hashlib
 import itertools
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
@@ -27,12 +26,10 @@ from transfers.engine.request import Request
 from transfers.model.entry import Entry, Kind, enclosing
 from transfers.model.rules import DeleteLimit, Rules
 from transfers.model.store import Store
-from transfers.model.units import PACK_BYTES, Item, Payload, Unit
-from transfers.planning.protected_roots import check_root_exists
+from transfers.model.units import Item, Payload, Unit
 from transfers.remote.connection import error_from
 from transfers.remove import RemovalRequest, remove
 from transfers.single_files import differs, make_place
-from transfers.stores.open_store import open_store
 
 Result = TypeVar("Result")
 Range = tuple[int, int]
@@ -84,7 +81,7 @@ class SiteFiles:
             raised = as_os_error(problem)
             raise raised from (problem.__cause__ if raised is problem else problem)
 
-    def _repeatable(self, act: Callable[[Call], Result]) -> Result:
+    def repeatable(self, act: Callable[[Call], Result]) -> Result:
         """Call `act`, and again if a connection that was kept turned out to be lost."""
         with self._calling() as call:
             try:
@@ -114,6 +111,10 @@ class SiteFiles:
             with self._stores.folder(location.parent) as store:
                 yield store, location.name
 
+    def small_files(self, folder: Location) -> AbstractContextManager[Store]:
+        """Yield a store that stores and fetches the small files of a folder, over a kept connection."""
+        return self._stores.folder(folder, small_files=True)
+
     # ---- listing
 
     def sites(self) -> list[str]:
@@ -123,7 +124,7 @@ class SiteFiles:
 
     def find(self, path: str) -> Found | None:
         """Return the file or folder at a path, None if there is nothing."""
-        return self._repeatable(lambda call: self._find(call, path))
+        return self.repeatable(lambda call: self._find(call, path))
 
     def require(self, path: str) -> Found:
         """Return the file or folder at a path. Raises FileNotFoundError."""
@@ -147,7 +148,7 @@ class SiteFiles:
 
     def entries(self, path: str, *, recursive: bool) -> list[tuple[str, Entry]]:
         """Return the path and entry of everything in a folder; of a file itself. Raises FileNotFoundError."""
-        return self._repeatable(lambda call: self._entries(call, path, recursive=recursive))
+        return self.repeatable(lambda call: self._entries(call, path, recursive=recursive))
 
     def _entries(self, call: Call, path: str, *, recursive: bool) -> list[tuple[str, Entry]]:
         found = self._find(call, path)
@@ -181,7 +182,7 @@ class SiteFiles:
 
     def read_ranges(self, found: Found, ranges: Sequence[Range]) -> list[bytes]:
         """Read ranges (start, end) of one version of a file. Raises OSError if it was replaced, or is damaged where all is read."""
-        return self._repeatable(lambda _: self._read_ranges(found, ranges))
+        return self.repeatable(lambda _: self._read_ranges(found, ranges))
 
     def _read_ranges(self, found: Found, ranges: Sequence[Range]) -> list[bytes]:
         with self._in_folder(found.location) as (store, name):
@@ -203,30 +204,6 @@ class SiteFiles:
         """Raise the error of a path that cannot be written, before anything is prepared for it."""
         with self._calling() as call:
             check_writable(self.location(call, path))
-
-    def create(self, path: str, content: bytes) -> bool:
-        """Create a small file over a kept connection, hashed at both ends.
-
-        Returns:
-            False, with nothing changed, if it exists, is too large, or the site needs a transfer for this.
-        """
-        return len(content) <= PACK_BYTES and self._repeatable(lambda call: self._create(call, path, content))
-
-    def _create(self, call: Call, path: str, content: bytes) -> bool:
-        location = self.location(call, path)
-        check_writable(location)
-        if location.slash or not location.name:
-            return False
-        with self._in_folder(location) as (store, name):
-            if not store.can(Store.find_whole):
-                return False
-            entry = Entry(name, Kind.FILE, len(content), time.time_ns())
-            try:
-                return store.store_whole(entry, content)
-            except NotFoundError:  # the folder is missing
-                check_root_exists(location.parent, store, open_store)
-                store.make_root()
-            return store.store_whole(entry, content)
 
     def transfer(
         self, ends: Ends, rules: Rules | None = None, on_bytes: Callable[[int], None] | None = None

@@ -341,7 +341,7 @@ def test_a_store_detects_overlapping_roots(subject: Subject) -> None:
 
 TOGETHER = (
     ("identify", "resolved", "check_trusted"),
-    ("find_whole", "store_whole", "fetch_whole", "remove_whole"),
+    ("find_whole", "store_whole", "store_files", "fetch_whole", "fetch_files", "remove_whole"),
     ("prepare_external", "commit_external"),
     ("check_no_locks", "remove_own_files", "remove_root"),
 )

@@ -54,6 +54,10 @@ def test_a_library_reads_what_it_wrote(place: Transfers, name: str) -> None:
     assert not place.place.unfinished("data")
 
 
+def test_progress_is_shown_in_a_notebook(place: Transfers) -> None:
+    execute(place, "progress")
+
+
 def test_eight_threads_use_one_login(place: Transfers) -> None:
     execute(place, "one_login")
     assert logins(place) == 1

@@ -157,6 +157,29 @@ def notebook() -> None:
     nbformat.write(made, "executed.ipynb")
 
 
+def progress() -> None:
+    """Push in a kernel inside `hibali.progress`: one output is updated, and empty at the end, also after an error."""
+    from jupyter_client.manager import start_new_kernel
+
+    Path("scans").mkdir()
+    Path("scans/a").write_bytes(b"1" * 1000)
+    kernel, client = start_new_kernel(kernel_name="python3")
+    for source, ends in (("scans", "ok"), ("missing", "error")):
+        code = (
+            f"import hibali\nwith hibali.progress('<b>'):\n    hibali.push({source!r}, 'there:data/pushed')"
+        )
+        messages: list[Any] = []
+        reply = client.execute_interactive(code, output_hook=messages.append, timeout=120)
+        assert reply["content"]["status"] == ends, reply
+        shown = [each["content"] for each in messages if each["msg_type"].endswith("display_data")]
+        assert len({each["transient"]["display_id"] for each in shown}) == 1
+        texts = [each["data"].get("text/html", "") for each in shown]
+        assert texts[-1] == "", texts
+        assert any("<progress" in text and "&lt;b&gt;" in text for text in texts) is (ends == "ok"), texts
+    client.stop_channels()
+    kernel.shutdown_kernel()
+
+
 def _read_while_replaced() -> None:
     file = Path(os.environ["REPLACED_FILE"])
     assert _read() == {bytes([65])}
@@ -238,6 +261,7 @@ _PROGRAMS: dict[str, Callable[[], None]] = {
         ranges_in_threads,
         ranges_in_processes,
         notebook,
+        progress,
     )
 }
 

@@ -381,8 +381,8 @@ NO_LOCK_FILE = "`.hibali/lock` there is not a regular file, but hibali needs thi
 PACKS = b"packs"  # in that folder, the indexes of a target whose files are packed
 OWN = (b"lock", b"journal", b"begun", b"manifest.jsonl")
 
-# Temporary files beside a lock or journal that is being created, replaced or written.
-_LOCK_PART = re.compile(rb"\A(?:lock|broken|journal|begun)\.[0-9a-f]{32}\Z")
+# Temporary files beside a lock or journal that is being created, replaced or written; `new` gets a user's name under the lock.
+_LOCK_PART = re.compile(rb"\A(?:lock|broken|journal|begun|new)\.[0-9a-f]{32}\Z")
 _PARTIAL = re.compile(rb"\A\.hibali-([0-9a-f]{16})([0-9a-f]{16})\Z")
 
 

@@ -24,8 +24,8 @@ from transfers.agent.protocol import (
     partial_path,
     problem_of,
 )
-from transfers.agent.safe_path import Root, split_path
-from transfers.agent.writing import purge, sync_files, sync_folders, write_at, write_piece
+from transfers.agent.safe_path import Root
+from transfers.agent.writing import purge, sync_files, write_at, write_piece
 
 _QUEUE_LENGTH = 2  # packs written while an earlier one is synced
 _OPEN_PARTIALS = 16
@@ -394,69 +394,3 @@ def read_up_to(descriptor: int, maximum: int) -> bytearray:
             break
         content += chunk
     return content
-
-
-_CANNOT = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOSYS)
-_CANNOT_LINK = (*_CANNOT, errno.EEXIST, errno.ENOENT, errno.EPERM)  # ENOENT where /proc is not mounted
-
-
-def store_whole(root: Root, path: bytes, content: protocol.Body, mtime_ns: int, executable: bool) -> bool:  # noqa: FBT001  # Python 3.6 style
-    """Store `content` as a new file; return False, with nothing changed, if that needs the lock.
-
-    Args:
-        root: the folder that contains `path`; missing folders are created.
-        path: relative to it.
-        content: the whole file.
-        mtime_ns: its modification time, in nanoseconds.
-        executable: whether to set the execute bits that the umask allows.
-
-    Raises:
-        OSError, UnsafeNameError, RefusedError: as for any other file.
-    """
-    root.forget_all()  # another process may have replaced a folder since
-    name = split_path(path)[-1]
-    folders = [path.rpartition(b"/")[0]]
-    try:
-        parent = root.parent(path)
-    except FileNotFoundError:
-        parent, folders = root.parent(path, make=True), _folders_above(path)
-    try:
-        mode = 0o777 if executable else 0o666
-        descriptor = os.open(b".", os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, mode, dir_fd=parent)
-    except OSError as problem:
-        if problem.errno in _CANNOT:
-            return False
-        raise
-    try:
-        write_piece(descriptor, memoryview(content), 0)
-        os.utime(descriptor, ns=(mtime_ns, mtime_ns))
-        os.fsync(descriptor)
-        try:
-            unnamed = "/proc/self/fd/{}".format(descriptor)
-            os.link(unnamed, name, dst_dir_fd=parent, follow_symlinks=True)
-        except OSError as problem:
-            if problem.errno in _CANNOT_LINK:
-                return False
-            raise
-    finally:
-        os.close(descriptor)
-    for failure in sync_folders(root, folders).values():
-        raise RefusedError(str(failure[0]), str(failure[1]))
-    return True
-
-
-def fetch_whole(root: Root, path: bytes, maximum: int) -> bytes:
-    """Return at most `maximum` + 1 bytes of a regular file; raises OSError, UnsafeNameError."""
-    root.forget_all()
-    descriptor = root.open_file(path)
-    with os.fdopen(descriptor, "rb") as stream:
-        return stream.read(maximum + 1)
-
-
-def _folders_above(path: bytes) -> List[bytes]:
-    """Return the folder of `path` and its parents up to the root."""
-    folders = []
-    while path:
-        path = path.rpartition(b"/")[0]
-        folders.append(path)
-    return folders

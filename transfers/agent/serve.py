@@ -140,8 +140,8 @@ def _dispatch(channel: Channel, session: Session, frame: protocol.Frame) -> None
         session.receive_placed(frame.header)
     elif frame.kind == protocol.REQUEST and frame.header.get("do") == "append":
         session.append(frame.header, frame.body)
-    elif frame.kind == protocol.REQUEST and frame.header.get("do") == "store_whole":
-        session.store_whole(frame.header, frame.body)
+    elif frame.kind == protocol.REQUEST and frame.header.get("do") == "store_files":
+        session.store_files(frame.header, frame.body)
     elif frame.kind == protocol.REQUEST:
         _request(channel, session, frame.header)
 

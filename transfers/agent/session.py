@@ -26,8 +26,6 @@ from transfers.agent.receiving import (
     ChannelReceiver,
     MainReceiver,
     absolute_path,
-    fetch_whole,
-    store_whole,
 )
 from transfers.agent.removing import (
     adjust_items,
@@ -55,6 +53,7 @@ if TYPE_CHECKING:  # imported when used, because most agents need few of them
     from transfers.agent.third_party import Relay, ThirdPartyFiles
 
 _BLOCK = 256 * 1024  # bytes of packed records in one message
+_MOST_FETCHED = 32 * 1024 * 1024
 
 
 class Session(object):
@@ -102,7 +101,7 @@ class Session(object):
             "purge": self._purge,
             "digest": self._digest,
             "remove": self._remove,
-            "fetch_whole": self._fetch_whole,
+            "fetch_files": self._fetch_files,
             "remove_whole": self._remove_whole,
             "remove_tree": self._remove_tree,
             "adjust": self._adjust,
@@ -613,17 +612,34 @@ class Session(object):
         content = bytearray(body) if not isinstance(body, bytearray) else body
         self._channel.send(protocol.END, self._append_target.append(header, content))
 
-    def store_whole(self, header: Dict[str, Any], body: protocol.Body) -> None:
-        """Store one small file; see receiving.py."""
-        if hashlib.sha256(body).hexdigest() != header["digest"]:
-            raise RefusedError("corrupt", "the received data differs from the data read at the source")
-        path = protocol.bytes_of(header["path"])
-        stored = store_whole(self._writable_root(), path, body, header["mtime_ns"], header["executable"])
-        self._channel.send(protocol.END, {"stored": stored})
+    def store_files(self, header: Dict[str, Any], body: protocol.Body) -> None:
+        """Store small files; see small_files.py."""
+        from transfers.agent.small_files import (  # start-up: only for this request
+            SmallFile,
+            failure_of,
+            store_files,
+        )
 
-    def _fetch_whole(self, header: Dict[str, Any]) -> None:
-        content = fetch_whole(self._opened(), protocol.bytes_of(header["path"]), int(header["maximum"]))
-        self._channel.send(protocol.END, {"digest": hashlib.sha256(content).hexdigest()}, content)
+        root, view, position, files = self._writable_root(), memoryview(body), 0, []
+        for item in header["files"]:
+            content = view[position : position + item["size"]]
+            position += item["size"]
+            if hashlib.sha256(content).hexdigest() != item["digest"]:
+                raise RefusedError("corrupt", "the received data differs from the data read at the source")
+            path = protocol.bytes_of(item["path"])
+            files.append(SmallFile(path, content, item["mtime_ns"], item["executable"]))
+        lock = header.get("lock")
+        take = None if lock is None else lambda: Lease(root, lock["operation"], lock["client"], lock["lease"])
+        failures = store_files(root, files, take)
+        problems = [None if failure is None else failure_of(failure) for failure in failures]
+        self._channel.send(protocol.END, {"problems": problems})
+
+    def _fetch_files(self, header: Dict[str, Any]) -> None:
+        from transfers.agent.small_files import fetch_files  # start-up: only for this request
+
+        paths = [protocol.bytes_of(text) for text in header["paths"]]
+        found, body = fetch_files(self._opened(), paths, min(int(header["maximum"]), _MOST_FETCHED))
+        self._channel.send(protocol.END, {"found": found, "digest": hashlib.sha256(body).hexdigest()}, body)
 
     def _remove_whole(self, header: Dict[str, Any]) -> None:
         """Remove one file if it is unchanged since the listing; unlink(2) is atomic and needs no lock."""

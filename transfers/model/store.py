@@ -576,6 +576,24 @@ class Store(Source):
         del entry, content
         self._refuse("store single files")
 
+    def store_files(self, files: Sequence[tuple[Entry, bytes]]) -> Sequence[Problem | None]:
+        """Store small files that are together in one request, durably and hashed at both ends; create missing folders.
+
+        New files need no lock. Existing regular ones are replaced, with their permissions, under a lock of the root for the
+        time of the request.
+
+        Returns:
+            A problem, or None, for each. `needs-transfer` and `locked` mean that nothing was changed: the file needs a
+            transfer, which waits or refuses.
+        """
+        del files
+        self._refuse("store small files")
+
+    def fetch_files(self, paths: Sequence[bytes], maximum: int) -> Sequence[bytes | Problem]:
+        """Read small files, each in one version; return a problem, such as `needs-transfer`, for those that exceed `maximum` bytes together."""
+        del paths, maximum
+        self._refuse("fetch small files")
+
     def fetch_whole(self, entry: Entry) -> bytes:
         """Read a file of at most `PACK_BYTES`. Raise `IncompleteError` if its size is not the listed one."""
         del entry

@@ -287,9 +287,9 @@ class Connection:
         """Whether every request was answered, so that another store can use it."""
         return self._asked == self._answered and not (self.lost or self._closed.is_set())
 
-    def post(self, command: str, **details: Any) -> None:
+    def post(self, command: str, body: protocol.Body = b"", **details: Any) -> None:
         """Send a request with one reply; replies come in the order of requests."""
-        self.send(protocol.REQUEST, {"do": command, **details})
+        self.send(protocol.REQUEST, {"do": command, **details}, body)
         self._posted.append(command)
 
     def replies(self, sent_at: float | None = None) -> list[protocol.Frame]:

@@ -41,7 +41,7 @@ from transfers.pipeline.channel_pool import ChannelPool, no_channels
 from transfers.pipeline.reading import ReadingStream
 from transfers.pipeline.receiving import ReceiverStream
 from transfers.remote.agent_host import one_entry, space_in, within_quotas
-from transfers.remote.connection import UNMEASURED, Connection
+from transfers.remote.connection import UNMEASURED, Connection, error_from
 from transfers.stores.agent_listing import AgentListing
 
 if TYPE_CHECKING:  # start-up: only to follow a source
@@ -136,6 +136,8 @@ AGENT_FACTS = Facts(
     reports_packs=True,
     adjusts=True,
 )
+
+NEEDS_TRANSFER = "needs-transfer"  # as in transfers/agent/small_files.py
 
 _SEEN_SECONDS = 10.0
 _NOT_A_FOLDER = "not-a-folder"
@@ -451,19 +453,43 @@ class PosixStore(Store):
 
     def store_whole(self, entry: Entry, content: bytes) -> bool:
         """See Store."""
-        self._open()
-        header = {
-            "do": "store_whole",
-            "path": protocol.text_of(entry.path),
-            "mtime_ns": entry.mtime_ns,
-            "executable": is_executable(entry),
-            "digest": hashlib.sha256(content).hexdigest(),
-        }
-        self._connection.replies()
-        self._connection.send(protocol.REQUEST, header, content)
-        reply = self._connection.receive()
+        problem = self._store_files([(entry, content)], None)[0]
+        if problem is None or problem.code == NEEDS_TRANSFER:
+            return problem is None
+        raise error_from(problem.code, problem.message, printable(entry.path))
+
+    def store_files(self, files: Sequence[tuple[Entry, bytes]]) -> Sequence[Problem | None]:
+        """See Store."""
+        lock = {"operation": "write", "client": this_client(), "lease": self._holding.lease}
+        return self._store_files(files, lock)
+
+    def _store_files(
+        self, files: Sequence[tuple[Entry, bytes]], lock: dict[str, Any] | None
+    ) -> Sequence[Problem | None]:
+        items = [
+            {
+                "path": protocol.text_of(entry.path),
+                "size": len(content),
+                "mtime_ns": entry.mtime_ns,
+                "executable": is_executable(entry),
+                "digest": hashlib.sha256(content).hexdigest(),
+            }
+            for entry, content in files
+        ]
+        body = b"".join(content for _, content in files)
+        reply = self._open_and_request("store_files", files=items, lock=lock, body=body)
         with self._connection.understanding():
-            return bool(reply.header["stored"])
+            found = [None if each is None else problem_from(each) for each in reply.header["problems"]]
+        if len(found) != len(files):
+            raise self._connection.broken("reported other files than the requested ones")
+        return found
+
+    def _open_and_request(self, command: str, **details: Any) -> protocol.Frame:
+        """Open the root again, which another process may have replaced, and make a request in the same round trip."""
+        self._connection.root_of = None
+        reply = self._connection.request_all([("open", self._opening()), (command, details)])[1]
+        self._connection.root_of = self
+        return reply
 
     def find_whole(self, path: bytes) -> Entry | None:
         """See Store."""
@@ -471,17 +497,35 @@ class PosixStore(Store):
 
     def fetch_whole(self, entry: Entry) -> bytes:
         """See Store."""
-        self._open()
-        path = protocol.text_of(entry.path)
-        reply = self._connection.request("fetch_whole", path=path, maximum=PACK_BYTES)
-        content = bytes(reply.body)
+        found = self.fetch_files([entry.path], PACK_BYTES)[0]
+        if isinstance(found, Problem) and found.code == NEEDS_TRANSFER:
+            raise _changed(entry)
+        if isinstance(found, Problem):
+            raise error_from(found.code, found.message, printable(entry.path))
+        check_size(entry, found)
+        return found
+
+    def fetch_files(self, paths: Sequence[bytes], maximum: int) -> Sequence[bytes | Problem]:
+        """See Store."""
+        values = [protocol.text_of(path) for path in paths]
+        reply = self._open_and_request("fetch_files", paths=values, maximum=maximum)
+        content, position, found = memoryview(reply.body), 0, []
         with self._connection.understanding():
             if reply.header["digest"] != hashlib.sha256(content).hexdigest():
                 raise IncompleteError(
-                    "corrupt", "the content was damaged in transit", subject=printable(entry.path)
+                    "corrupt", "the content was damaged in transit", subject=self._connection.subject
                 )
-        check_size(entry, content)
-        return content
+            for each in reply.header["found"]:
+                size = each if isinstance(each, int) else 0
+                found.append(
+                    bytes(content[position : position + size])
+                    if isinstance(each, int)
+                    else problem_from(each)
+                )
+                position += size
+        if len(found) != len(paths) or position != len(content):
+            raise self._connection.broken("sent other files than the requested ones")
+        return found
 
     def remove_whole(self, entry: Entry) -> Problem | None:
         """See Store."""
@@ -939,9 +983,12 @@ def _batches(
 def check_size(entry: Entry, content: bytes) -> None:
     """Raise `IncompleteError` if the size is not the listed one."""
     if len(content) != entry.size:
-        raise IncompleteError(
-            "source-changed", "the file changed while it was read", subject=printable(entry.path)
-        )
+        raise _changed(entry)
+
+
+def _changed(entry: Entry) -> IncompleteError:
+    message = "the file changed while it was read"
+    return IncompleteError("source-changed", message, subject=printable(entry.path))
 
 
 def is_executable(entry: Entry) -> bool:

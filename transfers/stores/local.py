@@ -64,14 +64,14 @@ class LocalStore(PosixStore):
 
     def store_whole(self, entry: Entry, content: bytes) -> bool:
         """See Store."""
-        from transfers.agent.receiving import store_whole
+        from transfers.agent.small_files import SmallFile, store_whole
 
         with self._below(writes=True) as root:
-            return store_whole(root, entry.path, content, entry.mtime_ns, is_executable(entry))
+            return store_whole(root, SmallFile(entry.path, content, entry.mtime_ns, is_executable(entry)))
 
     def fetch_whole(self, entry: Entry) -> bytes:
         """See Store."""
-        from transfers.agent.receiving import fetch_whole
+        from transfers.agent.small_files import fetch_whole
 
         with self._below() as root:
             content = fetch_whole(root, entry.path, PACK_BYTES)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,6 +17,10 @@ from hibali_plugins.filesystem import site_files
 from hibali_plugins.filesystem.filesystem import HibaliFileSystem
 from hibali_plugins.filesystem.os_errors import UnreachableError
 from tests.services.fixtures import HibaliHome
+from tests.support.agent_root import open_root
+from transfers.agent.lease import Lease
+from transfers.model.units import PACK_BYTES
+from transfers.remote.connection import Connection
 
 
 @pytest.fixture
@@ -90,10 +96,71 @@ def test_a_write_waits_only_for_a_lock(
         return real(*arguments)
 
     monkeypatch.setattr(site_files, "synchronise", refuse_first)
+    large = bytes(PACK_BYTES + 1)
     if code == "locked":
-        filesystem.pipe_file("there/a", b"new")
-        assert filesystem.cat_file("there/a") == b"new"
+        filesystem.pipe_file("there/a", large)
+        assert filesystem.cat_file("there/a") == large
     else:
         with pytest.raises(ConnectionError):
-            filesystem.pipe_file("there/a", b"new")
+            filesystem.pipe_file("there/a", large)
         assert len(attempts) == 1
+
+
+def test_a_small_write_waits_for_the_lock_of_another_operation(
+    filesystem: HibaliFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agent waits for a moment; then a transfer waits, whose first attempt begins while the lock is held."""
+    real, waited = site_files.synchronise, threading.Event()
+
+    def begin(*arguments: Any) -> Any:
+        waited.set()
+        return real(*arguments)
+
+    monkeypatch.setattr(site_files, "synchronise", begin)
+    other = Lease(open_root(tmp_path / "there"), "push", "another")
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(filesystem.pipe_file, "there/a", b"new")
+        assert waited.wait(120)
+        assert (tmp_path / "there/a").read_bytes() == b"old"
+        other.release()
+        writing.result(120)
+    assert (tmp_path / "there/a").read_bytes() == b"new"
+
+
+def test_many_small_files_are_written_and_read_in_few_requests(
+    filesystem: HibaliFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(site_files, "synchronise", None)  # no transfer
+    requests: list[str] = []
+    real = Connection.post
+
+    def post(connection: Connection, command: str, *arguments: Any, **details: Any) -> None:
+        requests.append(command)
+        real(connection, command, *arguments, **details)
+
+    monkeypatch.setattr(Connection, "post", post)
+    contents = {f"there/{number % 2}/{number}": str(number).encode() for number in range(1000)}
+    for _ in range(2):  # new ones, then existing ones
+        filesystem.pipe(contents)
+    assert requests.count("store_files") <= 20
+    assert (tmp_path / "there/1/999").read_bytes() == b"999"
+    with filesystem.open("there/a", "wb") as file:
+        file.write(b"replaced")
+    with ThreadPoolExecutor(16) as pool:
+        found = list(pool.map(filesystem.cat_file, contents))
+    assert found == [*contents.values()]
+    assert filesystem.cat_file("there/a") == b"replaced"
+    with pytest.raises(FileNotFoundError):
+        filesystem.cat_file("there/missing/file")
+    with pytest.raises(IsADirectoryError):
+        filesystem.cat_file("there/1")
+    assert sorted(each.name for each in (tmp_path / "there").iterdir()) == ["0", "1", "a", "b"]
+
+
+def test_a_folder_that_was_removed_and_made_again_is_the_new_one(
+    filesystem: HibaliFileSystem, tmp_path: Path
+) -> None:
+    for content in (b"1", b"2", b"3"):
+        filesystem.pipe_file("there/folder/a", content)
+        assert filesystem.cat_file("there/folder/a") == (tmp_path / "there/folder/a").read_bytes() == content
+        shutil.rmtree(tmp_path / "there/folder")
