@@ -11,6 +11,7 @@ from hibali.text import counted
 from hibali_plugins.reports.timeline import shorten
 from runs.present import UnfinishedRun
 from transfers.history.running import RunningOperation
+from transfers.history.tally import MOVING
 
 _HERE = "this machine"
 _WIDTH, _LEFT, _RIGHT, _ROW, _MIDDLE = 360.0, 84.0, 186.0, 40.0, 150.0
@@ -44,6 +45,8 @@ def draw_flows(
     operations: Sequence[RunningOperation], runs: Sequence[UnfinishedRun], sites: Collection[str]
 ) -> FlowMap | None:
     """Place this machine at the left and the sites where something flows or runs at the right; None if there are none."""
+    # the rate of any other phase is what is hashed, and a removal moves no files
+    operations = [each for each in operations if each.phase == MOVING and each.counts["files_to_do"]]
     jobs = Counter(each.run.site for each in runs)
     ends = [
         tuple(_site_of(str(each.fields[name]), sites) for name in ("source", "target")) for each in operations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +14,7 @@ SITES = {"bucket", "juwels"}
 
 def moving(source: str, target: str, rate: float | None) -> RunningOperation:
     fields = {"id": "x", "operation": "push", "source": source, "target": target, "began": ""}
-    return RunningOperation(fields, "vm", 1, "moving", {}, None, rate, None, 0.0)
+    return RunningOperation(fields, "vm", 1, "moving", {"files_to_do": 1}, None, rate, None, 0.0)
 
 
 def run_at(site: str) -> Any:
@@ -41,6 +42,16 @@ def test_sites_have_what_they_send_and_receive_and_their_runs() -> None:
     there, _, back = (path for path, _, _ in found.flows)
     assert there != back
     assert "bucket: receives" in found.text
+
+
+def test_only_what_moves_is_a_flow() -> None:
+    move = moving("juwels:data", "data", 5e8)
+    verify = replace(move, phase="hashing")
+    remove = replace(moving("juwels:data", "juwels:data", None), counts={"files_to_do": 0})
+    assert draw_flows([verify, remove], [], SITES) is None
+    found = draw_flows([verify, move, remove], [], SITES)
+    assert found is not None
+    assert [(each.name, each.text) for each in found.places] == [("juwels", "sends 500 MB/s")]
 
 
 def test_nothing_is_drawn_without_a_site_and_many_sites_are_limited() -> None:
