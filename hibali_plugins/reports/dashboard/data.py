@@ -30,6 +30,7 @@ from transfers.history.operations import Operation, Result
 
 _FRESH_SECONDS = 1.0  # several pages and tabs share what was read
 _LOG_BYTES = 16 * 1024
+_CUT = "…".encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +44,11 @@ class SiteHealth:
 
 
 class LogPart(NamedTuple):
-    """A part of a run's output, and the offset at which the next one begins."""
+    """A part of a run's output, the offset at which the next one begins, and the number of bytes left out before this one."""
 
     text: bytes
     end: int
+    left_out: int = 0
 
 
 class LedgerReader:
@@ -162,20 +164,29 @@ def schedule_states(present: Present) -> dict[str, ScheduleState]:
 def _read_part(path: Path, after: int | None, *, whole: bool) -> LogPart:
     """Return the last lines of a regular file, those that follow the byte `after` if it is given; none if it cannot be read.
 
-    At most `_LOG_BYTES` are read: earlier ones are left out. Without `whole` an incomplete last line is left for the next part.
+    At most `_LOG_BYTES` are read: earlier ones are left out. Without `whole` an incomplete last line is left for the next
+    part. A line is cut, with a mark, only where it is longer than what is read.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return LogPart(b"", 0)
-    with contextlib.suppress(OSError), os.fdopen(descriptor, "rb") as stream:
+    with contextlib.suppress(OSError), os.fdopen(descriptor, "rb"):
         found = os.fstat(descriptor)
         if stat.S_ISREG(found.st_mode):
             first = after if after is not None and after <= found.st_size else 0
-            start = stream.seek(max(first, found.st_size - _LOG_BYTES))
-            text = stream.read(_LOG_BYTES)
-            if not whole and len(text) < _LOG_BYTES:
-                text = text[: text.rfind(b"\n") + 1]
-            shown = text if start == first else text.partition(b"\n")[2] or text
-            return LogPart(shown, start + len(text))
+            start = max(first, found.st_size - _LOG_BYTES)
+            text = os.pread(descriptor, _LOG_BYTES, start)
+            if not whole:
+                lines = text[: text.rfind(b"\n") + 1]
+                text = lines or (text if len(text) == _LOG_BYTES else b"")
+            before = os.pread(descriptor, 1, start - 1) if start and text else b"\n"
+            left_out = 0 if after is None else start - first
+            return LogPart(_marked(text, before, whole=whole), start + len(text), left_out)
     return LogPart(b"", 0)
+
+
+def _marked(text: bytes, before: bytes, *, whole: bool) -> bytes:
+    """Return a part of a log, which follows the byte `before`, with marks where its first or last line is cut."""
+    began = text if before == b"\n" else _CUT + text
+    return began if whole or not text or text.endswith(b"\n") else began + _CUT

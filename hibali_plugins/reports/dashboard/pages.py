@@ -195,9 +195,15 @@ def run_values(each: ReportedRun, logs: Mapping[str, LogPart], now: float) -> di
 
 
 def log_values(run: Run, name: str, part: LogPart, shown: int) -> dict[str, Any]:
-    """Return a part of a log: its lines without control characters; while the run has not ended, also what the next poll asks for."""
+    """Return a part of a log: its lines without control characters, and how much was left out before them.
+
+    While the run has not ended, also what the next poll asks for.
+    """
     return {
         "name": name,
+        "left_out": f"… {counted(part.left_out, 'byte')} left out; all: hibali runs logs {run.id}"
+        if part.left_out
+        else "",
         "lines": [plain_line(line) for line in part.text.decode("utf-8", "replace").splitlines()],
         "next": ""
         if run.state.ended

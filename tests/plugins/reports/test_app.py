@@ -210,6 +210,44 @@ def test_the_overview_shows_the_latest_check_of_each_site(pages: TestClient, tmp
     assert "<script>" not in text
 
 
+def test_a_growing_log_says_what_it_leaves_out_and_marks_cut_lines(pages: TestClient, tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text('version = 1\n[sites.there]\nkind = "local"\nroots = { data = "/tmp" }\n')
+    config.chmod(0o600)
+    write_runs()
+    RunStore().note(RUN, "staged", path_fields(bytes(tmp_path), "folder"))
+    log = tmp_path / "stdout"
+    log.write_text("first\n")
+    address = RUN
+
+    def poll(added: str) -> list[str]:
+        nonlocal address
+        with log.open("a") as file:
+            file.write(added)
+        answer = pages.get(f"/runs/{address}")
+        if answer.status_code == 204:
+            return []
+        [after] = re.findall(rf'hx-get="[^"]*/runs/({RUN}/log/stdout\?[^"]*)"', answer.text)
+        address = after.replace("&amp;", "&")
+        return re.findall(r"<code[^>]*>(.*?)</code>", answer.text)
+
+    def left_out(count: int) -> str:
+        return f"… {count} bytes left out; all: hibali runs logs {RUN}"
+
+    assert "first" in poll("")
+    assert poll("".join(f"{number:09}\n" for number in range(2000)) + "half a") == [
+        left_out(20_006 - 16384),
+        "…0000362",
+        *(f"{number:09}" for number in range(363, 2000)),
+    ]
+    assert poll(" line\n") == ["half a line"]
+    assert poll("x" * 20_000 + "\nend\n") == [left_out(20_005 - 16384), "…" + "x" * (16384 - 5), "end"]
+    assert poll("y" * 20_000) == [left_out(20_000 - 16384), "…" + "y" * 16384 + "…"]
+    assert poll("y") == []
+    assert poll("\nend\n") == ["…y", "end"]
+    assert poll("z" * 16384) == ["z" * 16384 + "…"]
+
+
 def test_unknown_pages_and_damaged_settings_are_pages_too(pages: TestClient, tmp_path: Path) -> None:
     for path in ("/runs/20990101-000000-00000000", "/history/x", "/history/%2e%2e", "/static/..%2fapp.py"):
         assert pages.get(path).status_code == 404
