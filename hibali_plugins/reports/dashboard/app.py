@@ -109,8 +109,7 @@ class Dashboard:
     def refresh(self, request: Request) -> Response:
         """Query the sites of unfinished runs; the overview then shows the states that its polls read."""
         del request
-        warnings = self._refresher.refresh()
-        text = self._rendered("refreshed.html", warnings=warnings)
+        text = self._rendered("refreshed.html", lines=self._refresher.refresh())
         return Response(text, media_type="text/html")
 
     def runs(self, request: Request) -> Response:

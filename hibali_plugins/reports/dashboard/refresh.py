@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import threading
+import time
+from collections.abc import Iterator, Sequence
 
 from hibali.errors import HibaliError
 from hibali.subprocesses import run
-from hibali_plugins.reports.page import plain_line
+from hibali.text import counted
+from hibali_plugins.reports.page import clock, plain_line
 from hibali_plugins.schedules.environment import hibali_argv, needed_variables
 
 _MOST_SECONDS = 120.0
 _MOST_LINES = 8
+_COMMAND = "hibali status --update"
 
 
 class Refresher:
@@ -23,7 +27,7 @@ class Refresher:
         self._guard = threading.Lock()
 
     def refresh(self) -> list[str]:
-        """Query each site with unfinished runs once; return what the query warned of, which is empty if all answered."""
+        """Query each site with unfinished runs once; return lines for the user: the outcome, and what the query warned of."""
         if not self._guard.acquire(blocking=False):
             return ["Another query is running; its results will appear here."]
         try:
@@ -33,6 +37,18 @@ class Refresher:
             return [f"{problem.subject}: {problem.message}"]
         finally:
             self._guard.release()
-        return [
-            plain_line(line) for line in done.stderr.decode("utf-8", "replace").splitlines()[:_MOST_LINES]
-        ]
+        return [_outcome(done.exit_code), *_warnings(done.stderr.decode("utf-8", "replace").splitlines())]
+
+
+def _outcome(exit_code: int) -> str:
+    at = clock(time.time())
+    if exit_code == 0:
+        return f"Queried at {at}."
+    how = f"ended with exit code {exit_code}" if exit_code > 0 else f"was killed by signal {-exit_code}"
+    return f"The query {how} at {at}, so states may be old. To see more: {_COMMAND}"
+
+
+def _warnings(lines: Sequence[str]) -> Iterator[str]:
+    yield from map(plain_line, lines[:_MOST_LINES])
+    if len(lines) > _MOST_LINES:
+        yield f"… {counted(len(lines) - _MOST_LINES, 'more line')}; all: {_COMMAND}"

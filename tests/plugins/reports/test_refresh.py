@@ -111,5 +111,19 @@ def test_only_one_query_runs_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     assert refresher.refresh() == ["Another query is running; its results will appear here."]
     go_on.set()
     first.join(30)
-    assert (len(found[0]), "\x1b" in found[0][0]) == (8, False)
-    assert len(refresher.refresh()) == 8
+    assert found[0][1:] == refresher.refresh()[1:]
+    assert found[0][0].startswith("Queried at ")
+    assert found[0][1:9] == [r"a\x1b[31m"] * 8
+    assert found[0][9:] == ["… 91 more lines; all: hibali status --update"]
+
+
+@pytest.mark.parametrize(
+    ("script", "outcome"), [("kill -9 $$", "was killed by signal 9"), ("exit 6", "ended with exit code 6")]
+)
+def test_a_query_that_failed_in_silence_is_no_success(
+    monkeypatch: pytest.MonkeyPatch, script: str, outcome: str
+) -> None:
+    monkeypatch.setattr(refresh, "hibali_argv", lambda: ["sh", "-c", script])
+    [line] = Refresher(None).refresh()
+    assert line.startswith(f"The query {outcome} at ")
+    assert line.endswith(": hibali status --update")
