@@ -61,6 +61,7 @@ def check_log(pages: TestClient, run_id: str, path: Path) -> None:
     assert pages.get(f"/runs/{run_id}/log/run.json").status_code == 404
 
 
+@pytest.mark.heavy
 def test_a_query_records_that_a_run_has_ended_and_reading_does_not(bench: Bench) -> None:
     bench.add_local_site()
     bench.run(bench.answers(), exit=0)
