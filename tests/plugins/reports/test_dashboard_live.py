@@ -13,10 +13,11 @@ from tests.support.browser import Browser, browser
 from tests.support.waiting import wait_for
 
 
-def press(shown: Browser, key: str, code: str) -> None:
+def press(shown: Browser, key: str, code: str, modifiers: int = 0) -> None:
+    """Press a key; modifiers are 1 for Alt, 2 for Ctrl, 4 for Meta and 8 for Shift."""
     for kind in ("keyDown", "keyUp"):
-        text = {"text": key} if kind == "keyDown" and len(key) == 1 else {}
-        shown.do("Input.dispatchKeyEvent", type=kind, key=key, code=code, **text)
+        text = {"text": key} if kind == "keyDown" and len(key) == 1 and modifiers in {0, 8} else {}
+        shown.do("Input.dispatchKeyEvent", type=kind, key=key, code=code, modifiers=modifiers, **text)
 
 
 def focused(shown: Browser) -> str:
@@ -57,6 +58,22 @@ def test_a_query_a_growing_log_and_the_keyboard(hibali: Any, tmp_path: Path) -> 
         assert [each["state"] for each in bench.records(run_id) if "state" in each][-1] == "SUCCEEDED"
 
         show(shown, address_of(shown, "history"), "History")
+        for modifiers in (1, 2, 4):
+            press(shown, "/", "Slash", modifiers)
+            assert focused(shown) != "q"
+        for field in ("select", "textarea", "p"):
+            shown.evaluate(f"""{{
+                const field = document.querySelector("#main").appendChild(document.createElement("{field}"));
+                field.id = "typing-{field}";
+                if ("{field}" === "p") field.contentEditable = "true";
+                field.focus();
+            }}""")
+            press(shown, "/", "Slash")
+            assert focused(shown) == f"typing-{field}"
+            shown.evaluate("document.activeElement.remove()")
+        press(shown, "/", "Digit7", 8)
+        assert focused(shown) == "q"
+        shown.evaluate("document.activeElement.blur()")
         press(shown, "/", "Slash")
         assert focused(shown) == "q"
         press(shown, "/", "Slash")
