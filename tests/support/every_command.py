@@ -40,6 +40,7 @@ CALLS: dict[str, tuple[str, ...]] = {
     "cp": ("here:data", "here:copies"),
     "doctor": ("here",),
     "dashboard": ("--no-open", "--max-time", "2s"),
+    "drop": ("files/input.txt", "--at", "here:data/input.txt"),
     "du": ("here:data",),
     "help": ("exit-codes",),
     "history": (),

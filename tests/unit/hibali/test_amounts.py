@@ -77,7 +77,7 @@ def test_every_number_of_an_option_has_limits() -> None:
         for option in command.params:
             if isinstance(option, click.Option) and not option.is_flag and path not in handled_later:
                 metavar = str(option.metavar)
-                is_count = isinstance(option.type, click.types.IntParamType)
+                is_count = isinstance(option.type, click.types.IntParamType) and not option.count
                 if is_count or any(word in metavar for word in ("DURATION", "SIZE", "TIME", "RATE")):
                     for value in (NINES, "9999999999d", "8192P"):
                         context = click.Context(command, info_name=path)

@@ -26,6 +26,7 @@ FOR_TERMINALS = {
         "help_all",
         "json",
         "json_array",
+        "log_file",
         "quiet",
         "verbose",
         "progress",
