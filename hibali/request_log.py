@@ -50,6 +50,8 @@ _SHOWN = frozenset(
         "versioning",
     }
 )
+# Options whose values may contain a secret: receivers of notices, and what prints their secret.
+_NEVER_SHOWN = frozenset({"--notify", "--command", "--webhook", "--secret-command"})
 _URL = re.compile(r"(?i)[a-z][a-z0-9+.-]*://\S*[^\s'\"),:;]")  # without what a message has after it
 _sinks: list[Callable[[str], None]] = []  # at most one: a process has one log
 _observed: set[str] = set()
@@ -76,12 +78,17 @@ def log_line(kind: str, text: str) -> None:
 
 
 def command_text(argv: Sequence[str | bytes]) -> str:
-    """Return a command line as a shell would read it, without what its URLs may contain."""
-    return shlex.join(_shown_word(os.fsdecode(each)) for each in argv)
+    """Return a command line as a shell would read it, without what its URLs and the receivers of notices may contain."""
+    return shlex.join(map(_shown_word, map(os.fsdecode, argv), ["", *map(os.fsdecode, argv)]))
 
 
-def _shown_word(word: str) -> str:
-    """Return a word of a command line, without its login."""
+def _shown_word(word: str, before: str) -> str:
+    """Return a word of a command line, which comes after another one, without its login."""
+    if before in _NEVER_SHOWN:
+        return "***"
+    name, equals, _ = word.partition("=")
+    if equals and name in _NEVER_SHOWN:
+        return f"{name}=***"
     login = typed_login(word)
     return shown_urls(word.replace(f"{login}@", "", 1) if login else word)
 

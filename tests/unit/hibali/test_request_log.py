@@ -59,3 +59,10 @@ def test_secrets_in_typed_urls_are_hidden(word: str, shown: str) -> None:
 def test_urls_in_a_message_are_shown_without_secrets() -> None:
     message = "refused: see https://[help page] and 'ftp://u:PLANTED@host.test/a?sig=PLANTED': denied"
     assert shown_urls(message) == "refused: see *** page] and 'ftp://host.test/a?sig=***': denied"
+
+
+def test_receivers_of_notices_are_hidden_in_a_command_line() -> None:
+    argv = ["hibali", "run", "--notify", "sh -c 'PLANTED'", "--notify=https://host.test/PLANTED", "--wait"]
+    assert command_text(argv) == "hibali run --notify '***' '--notify=***' --wait"
+    argv = ["hibali", "schedule", "notify", "--webhook", "PLANTED", "--command=PLANTED"]
+    assert "PLANTED" not in command_text([*argv, "--secret-command", "PLANTED"])
