@@ -73,6 +73,9 @@ class LogFile:
             raise _not_private(
                 self._path, "it must belong to you, and others must not be able to write to it"
             )
+        if found.st_nlink > 1:  # others can make one in a folder of theirs
+            os.close(descriptor)
+            raise _not_private(self._path, "it is a hard link, so it may be another file of yours")
 
     def write(self, text: str) -> None:
         """Append the lines of a text, each with its time; never raises."""
@@ -112,6 +115,8 @@ def _not_private(path: Path, reason: str) -> RefusedError:
 
 def open_log(path: str) -> None:
     """Append all messages to this file, too, from now on; begin with the command line. Raise as `LogFile` does."""
+    if not path:
+        raise UsageError("usage", "the name of the log is empty", subject="--log-file")
     log = LogFile(Path(path), write_message)
     remember_secret(*map(typed_login, sys.argv[1:]))  # messages name what was typed
     log.write(f"command  {printable(without_secrets(command_text(['hibali', *sys.argv[1:]])))}")

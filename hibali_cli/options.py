@@ -256,7 +256,7 @@ def pop_common(values: dict[str, Any]) -> Common:
     if popped["json_array"]:
         begin_array()
     output = Output(json=json, quiet=popped["quiet"], verbose=popped["verbose"] > 0)
-    if popped["log_file"]:
+    if popped["log_file"] is not None:
         from hibali_cli.log_file import open_log  # start-up: only with a log
 
         open_log(popped["log_file"])

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hibali_cli.log_file import LogFile
+from hibali.errors import RefusedError, UsageError
+from hibali_cli.log_file import LogFile, open_log
 
 
 @pytest.mark.parametrize(
@@ -35,3 +36,17 @@ def test_a_line_that_cannot_be_written_is_reported_once(
         log.write("https://host.test")
     assert len(lost) == 1
     assert "KeyError. The command continues." in lost[0]
+
+
+def test_a_file_with_two_names_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("kept")
+    (tmp_path / "log").hardlink_to(tmp_path / "mine")
+    with pytest.raises(RefusedError, match="hard link") as raised:
+        LogFile(tmp_path / "log", print)
+    assert raised.value.code == "not-private"
+    assert (tmp_path / "mine").read_text() == "kept"
+
+
+def test_an_empty_name_is_refused() -> None:
+    with pytest.raises(UsageError, match="empty"):
+        open_log("")
