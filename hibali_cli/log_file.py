@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from hibali.errors import AccessError, NotFoundError, RefusedError, UsageError
 from hibali.files import open_regular
@@ -18,6 +20,13 @@ from hibali.subprocesses import remember_secret, without_secrets
 from hibali.system_errors import reason_of
 from hibali.text import printable
 from hibali_cli.output import log_to, write_message
+from transfers.model.entry import Entry, Kind
+from transfers.model.rules import selector
+
+if TYPE_CHECKING:  # start-up: most commands transfer nothing
+    from hibali.locations import Location
+    from transfers.engine.request import Request
+    from transfers.model.rules import Rules
 
 _OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 
@@ -121,3 +130,29 @@ def open_log(path: str) -> None:
     remember_secret(*map(typed_login, sys.argv[1:]))  # messages name what was typed
     log.write(f"command  {printable(without_secrets(command_text(['hibali', *sys.argv[1:]])))}")
     log_to(log.write)
+
+
+def check_log_apart(log: str, request: Request) -> None:
+    """Raise `UsageError` where a transfer would read the log, which changes all the time, or delete it."""
+    rules = replace(request.rules, newer_ns=None, min_size=None, max_size=None)
+    _refuse_below(log, request.target, rules if rules.delete else None)
+    if request.members is not None:
+        rules = replace(rules, files_from=frozenset(request.members.paths.values()))
+    _refuse_below(log, request.source, rules)
+
+
+def _refuse_below(log: str, place: Location, rules: Rules | None) -> None:
+    if rules is None or place.site.kind != "local":
+        return
+    folder = os.path.realpath(os.path.expandvars(Path(place.path).expanduser()))
+    path = Path(os.path.realpath(log))
+    if not path.is_relative_to(folder):
+        return
+    below = os.fsencode(path.relative_to(folder))
+    if below == b"." or selector(rules)(Entry(below, Kind.FILE)):
+        raise UsageError(
+            "usage",
+            f"the log is in {printable(place.text)}, which this command transfers: it would never be complete",
+            subject="--log-file",
+            hint=f"Name a file elsewhere, or add --exclude {shlex.quote(printable(path.name))}. Nothing was transferred.",
+        )

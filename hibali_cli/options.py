@@ -26,6 +26,7 @@ class Common:
     config: str | None = None
     progress: bool = True
     max_seconds: float | None = None
+    log_file: str | None = None
 
     @property
     def json(self) -> bool:
@@ -269,4 +270,5 @@ def pop_common(values: dict[str, Any]) -> Common:
         config=popped["config"],
         progress=not (popped["no_progress"] or popped["quiet"]),
         max_seconds=popped["max_time"],
+        log_file=popped["log_file"],
     )
