@@ -71,10 +71,15 @@ def is_logging() -> bool:
 
 def log_line(kind: str, text: str) -> None:
     """Report one line about a request, with its secrets hidden."""
+    pass_line(f"{kind:<8} {text}")
+
+
+def pass_line(line: str) -> None:
+    """Report a line, which may be of another process of hibali, with its secrets hidden."""
     for write in _sinks:
         with contextlib.suppress(Exception):  # a line that cannot be written never ends a command
-            line = without_secrets(text)
-            write(f"{kind:<8} {line if len(line) <= _MOST else line[:_MOST] + '...'}")
+            line = without_secrets(line)
+            write(line if len(line) <= _MOST else line[:_MOST] + "...")
 
 
 def command_text(argv: Sequence[str | bytes]) -> str:
