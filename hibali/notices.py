@@ -10,13 +10,15 @@ from dataclasses import dataclass
 from hibali import subprocesses
 from hibali.errors import IncompleteError, UsageError
 from hibali.http.fetch import check_post_url, post_json
+from hibali.subprocesses import remember_secret
 
 _COMMAND_SECONDS = 60.0
+_SECRET_LENGTH = 6  # shorter parts are words, such as "hooks"
 
 
 def run_command(argv: Sequence[str], content: bytes) -> None:
-    """Run a command with `content` on its standard input; raises `IncompleteError` if it fails."""
-    finished = subprocesses.run(argv, stdin=content, timeout=_COMMAND_SECONDS)
+    """Run a command with `content` on its standard input; raises `IncompleteError` if it fails. Logs show only its name."""
+    finished = subprocesses.run(argv, stdin=content, timeout=_COMMAND_SECONDS, shown=1)
     if finished.exit_code != 0:
         raise IncompleteError("not-notified", f"it exited with {finished.exit_code}", subject=argv[0])
 
@@ -35,7 +37,7 @@ class Target:
 def read_target(text: str) -> Target:
     """Read `COMMAND|URL`. Raises `UsageError` for a URL of another scheme, and for an empty command."""
     if _URL.match(text):
-        check_post_url(text)
+        remember_url(text)
         return Target(url=text)
     try:
         argv = tuple(shlex.split(text))
@@ -44,6 +46,14 @@ def read_target(text: str) -> Target:
     if not argv:
         raise UsageError("bad-command", "this is not a command", subject="--notify")
     return Target(argv)
+
+
+def remember_url(url: str) -> None:
+    """Hide what follows the host of a URL from logs and messages: whoever knows it can send. Raises as `check_post_url` does."""
+    parts = check_post_url(url)
+    values = [each.partition("=")[2] or each for each in parts.query.split("&")]
+    secrets = (each for each in [*parts.path.split("/"), *values] if len(each) >= _SECRET_LENGTH)
+    remember_secret(parts.path, parts.query, *secrets)
 
 
 def send_run_notice(target: Target, run_id: str, state: str, content: bytes) -> None:

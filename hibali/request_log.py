@@ -6,6 +6,9 @@ fsspec in aiohttp. Both are observed where every request passes, so that no clie
 
 from __future__ import annotations
 
+import contextlib
+import os
+import re
 import shlex
 import time
 from collections.abc import Callable, Sequence
@@ -47,6 +50,9 @@ _SHOWN = frozenset(
         "versioning",
     }
 )
+# Options whose values may contain a secret: receivers of notices, and what prints their secret.
+_NEVER_SHOWN = frozenset({"--notify", "--command", "--webhook", "--secret-command"})
+_URL = re.compile(r"(?i)[a-z][a-z0-9+.-]*://\S*[^\s'\"),:;]")  # without what a message has after it
 _sinks: list[Callable[[str], None]] = []  # at most one: a process has one log
 _observed: set[str] = set()
 
@@ -65,22 +71,50 @@ def is_logging() -> bool:
 
 def log_line(kind: str, text: str) -> None:
     """Report one line about a request, with its secrets hidden."""
+    pass_line(f"{kind:<8} {text}")
+
+
+def pass_line(line: str) -> None:
+    """Report a line, which may be of another process of hibali, with its secrets hidden."""
     for write in _sinks:
-        line = without_secrets(text)
-        write(f"{kind:<8} {line if len(line) <= _MOST else line[:_MOST] + '...'}")
+        with contextlib.suppress(Exception):  # a line that cannot be written never ends a command
+            line = without_secrets(line)
+            write(line if len(line) <= _MOST else line[:_MOST] + "...")
 
 
 def command_text(argv: Sequence[str | bytes]) -> str:
-    """Return a command line as a shell would read it."""
-    return shlex.join(
-        each if isinstance(each, str) else each.decode("utf-8", "surrogateescape") for each in argv
-    )
+    """Return a command line as a shell would read it, without what its URLs and the receivers of notices may contain."""
+    return shlex.join(map(_shown_word, map(os.fsdecode, argv), ["", *map(os.fsdecode, argv)]))
+
+
+def _shown_word(word: str, before: str) -> str:
+    """Return a word of a command line, which comes after another one, without its login."""
+    if before in _NEVER_SHOWN:
+        return "***"
+    name, equals, _ = word.partition("=")
+    if equals and name in _NEVER_SHOWN:
+        return f"{name}=***"
+    login = typed_login(word)
+    return shown_urls(word.replace(f"{login}@", "", 1) if login else word)
+
+
+def typed_login(word: str) -> str:
+    """Return the login in a typed URL: its password may have any character, so it ends at the last `@`."""
+    return word.partition("://")[2].rpartition("@")[0]
+
+
+def shown_urls(text: str) -> str:
+    """Return a text with `shown_url` of each URL in it."""
+    return _URL.sub(lambda found: shown_url(found[0]), text)
 
 
 def shown_url(url: str) -> str:
     """Return a URL without its login and fragment, and without all values of its query that may be secret."""
-    parts = urlsplit(url)
-    origin = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}" if parts.netloc else ""
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # what was typed, or what a server sent
+        return "***"
+    origin = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}" if parts.scheme else ""
     query = "&".join(map(_shown_parameter, parts.query.split("&"))) if parts.query else ""
     return origin + parts.path + (f"?{query}" if query else "")
 

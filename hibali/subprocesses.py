@@ -111,8 +111,9 @@ def run(
     umask: int = -1,
     stop_after: bytes = b"",
     most: int = _MOST_OUTPUT,
+    shown: int | None = None,
 ) -> CommandResult:
-    """Run a program and wait for it, with a `umask` where it creates private files.
+    """Run a program and wait for it, with a `umask` where it creates private files; logs show its first `shown` words.
 
     It is killed once it printed more than `most` bytes. It is also killed once `stop_after` appears on its standard error.
 
@@ -127,7 +128,9 @@ def run(
         tempfile.TemporaryFile() as output,
         tempfile.TemporaryFile() as errors,
     ):
-        process = _start(argv, stdin_file, output, errors, environment, foreground=foreground, umask=umask)
+        process = _start(
+            argv, stdin_file, output, errors, environment, foreground=foreground, umask=umask, shown=shown
+        )
         deadline = time.monotonic() + timeout
         try:
             while not _ended_soon(process, deadline):
@@ -468,9 +471,10 @@ def _start(
     leave: Sequence[int] = (),
     umask: int = -1,
     folder: str | None = None,
+    shown: int | None = None,
 ) -> subprocess.Popen[bytes]:
     for on_program in _on_program:
-        on_program(argv)
+        on_program(argv[:shown])
     try:
         process = subprocess.Popen(
             [os.fsencode(argument) for argument in argv],

@@ -26,6 +26,7 @@ class Common:
     config: str | None = None
     progress: bool = True
     max_seconds: float | None = None
+    log_file: str | None = None
 
     @property
     def json(self) -> bool:
@@ -256,7 +257,7 @@ def pop_common(values: dict[str, Any]) -> Common:
     if popped["json_array"]:
         begin_array()
     output = Output(json=json, quiet=popped["quiet"], verbose=popped["verbose"] > 0)
-    if popped["log_file"]:
+    if popped["log_file"] is not None:
         from hibali_cli.log_file import open_log  # start-up: only with a log
 
         open_log(popped["log_file"])
@@ -269,4 +270,5 @@ def pop_common(values: dict[str, Any]) -> Common:
         config=popped["config"],
         progress=not (popped["no_progress"] or popped["quiet"]),
         max_seconds=popped["max_time"],
+        log_file=popped["log_file"],
     )

@@ -128,6 +128,10 @@ def execute_sources(
 
 def execute_request(common: Common, request: Request, options: Mapping[str, Any]) -> int:
     """Execute a request and print the receipt, or with --dry-run only print the plan; return the exit code."""
+    if common.log_file is not None:
+        from hibali_cli.log_file import check_log_apart  # start-up: only with a log
+
+        check_log_apart(common.log_file, request)
     title = f"{request.operation} {request.source_text} {request.target.text}"
     dry_run, detailed = options["dry_run"], options["detailed_exit_code"]
     with listening(common, title, records=not dry_run, ends_at_plan=dry_run) as on_event:

@@ -18,7 +18,7 @@ from hibali.errors import HibaliError, IncompleteError, NotFoundError, UsageErro
 from hibali.files import read_regular, write_atomic
 from hibali.http.fetch import post_json
 from hibali.ledger import now
-from hibali.notices import _COMMAND_SECONDS, run_command
+from hibali.notices import _COMMAND_SECONDS, remember_url, run_command
 from hibali.subprocesses import remember_secret
 from hibali.system_errors import reason_of
 from hibali.text import printable
@@ -258,6 +258,7 @@ def _by_webhook(notices: Notices, content: bytes) -> None:
         if "{secret}" in notices.webhook:
             post_json(notices.webhook.replace("{secret}", secret), content)
         else:
+            remember_url(notices.webhook)  # its path may be the secret
             post_json(notices.webhook, content, secret=secret)
     except HibaliError as problem:
         raise IncompleteError("not-notified", problem.message, subject="webhook") from None

@@ -5,14 +5,17 @@ from __future__ import annotations
 import contextlib
 import http.server
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hibali import request_log, subprocesses
 from hibali.errors import HibaliError, NotFoundError, RefusedError, TryLaterError, UsageError
 from hibali.notices import read_target, send_run_notice
+from hibali.request_log import command_text, log_line, log_request
 from tests.services.serving import serve_in_thread
 
 RUN = "20260102-030405-0a1b2c3d"
@@ -102,3 +105,18 @@ def test_a_failing_command_is_reported_only_by_its_name() -> None:
     for text in ("", "  ", "'open"):
         with pytest.raises(UsageError):
             read_target(text)
+
+
+def test_no_log_has_the_path_of_a_url_or_the_words_of_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[str] = []
+    monkeypatch.setattr(request_log, "_sinks", [lines.append])
+    monkeypatch.setattr(subprocesses, "_known", set())
+    programs = [lambda argv: log_line("program", command_text(argv))]
+    monkeypatch.setattr(subprocesses, "_on_program", programs)
+    url = f"https://host.test/hooks/{SECRET}?key=a%2Fb&page=planted"
+    assert read_target(url).url == url
+    log_request("POST", url, 200, 0.0)
+    send_run_notice(read_target(f"sh -c ': {SECRET}'"), RUN, "FAILED", b"{}")
+    assert lines[0].startswith("request  POST https://host.test***?")
+    assert lines[1:] == ["program  sh"]
+    assert not re.search("planted", "".join(lines))

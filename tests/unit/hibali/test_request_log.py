@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
+
 import pytest
 
-from hibali.request_log import shown_url
+from hibali.request_log import command_text, shown_url, shown_urls
 
 
 @pytest.mark.parametrize(
@@ -27,7 +29,40 @@ from hibali.request_log import shown_url
         ),
         ("https://host.test/a#access_token=PLANTED", "https://host.test/a"),
         ("/a/b?uploads", "/a/b?uploads"),
+        ("https://[help page]", "***"),
+        ("http://a\u2100b/PLANTED", "***"),
     ],
 )
 def test_logins_and_values_of_a_query_are_hidden(url: str, shown: str) -> None:
     assert shown_url(url) == shown
+
+
+@pytest.mark.parametrize(
+    ("word", "shown"),
+    [
+        ("https://user:PLA/NTED@host.test/a", "https://host.test/a"),
+        ("https://user:PLA'N\"TED@host.test", "https://host.test"),
+        ("https://user:PLA NTED@host.test/a?sig=PLANTED", "https://host.test/a?sig=***"),
+        ("https://user:PLA#NTED@host.test/a", "https://host.test/a"),
+        ("sftp://user:PLA@NTED@host.test", "sftp://host.test"),
+        ("HTTPS://host.test/a?sig=PLANTED", "https://host.test/a?sig=***"),
+        ("s3://bucket/key?sig=PLANTED", "s3://bucket/key?sig=***"),
+        ("wss://host.test/?token=PLANTED", "wss://host.test/?token=***"),
+        ("--from=https://host.test/a#PLANTED", "--from=https://host.test/a"),
+        ("juwels:data@2", "juwels:data@2"),
+    ],
+)
+def test_secrets_in_typed_urls_are_hidden(word: str, shown: str) -> None:
+    assert command_text(["hibali", word.encode()]) == shlex.join(["hibali", shown])
+
+
+def test_urls_in_a_message_are_shown_without_secrets() -> None:
+    message = "refused: see https://[help page] and 'ftp://u:PLANTED@host.test/a?sig=PLANTED': denied"
+    assert shown_urls(message) == "refused: see *** page] and 'ftp://host.test/a?sig=***': denied"
+
+
+def test_receivers_of_notices_are_hidden_in_a_command_line() -> None:
+    argv = ["hibali", "run", "--notify", "sh -c 'PLANTED'", "--notify=https://host.test/PLANTED", "--wait"]
+    assert command_text(argv) == "hibali run --notify '***' '--notify=***' --wait"
+    argv = ["hibali", "schedule", "notify", "--webhook", "PLANTED", "--command=PLANTED"]
+    assert "PLANTED" not in command_text([*argv, "--secret-command", "PLANTED"])

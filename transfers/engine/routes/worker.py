@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from hibali.cancellation import Cancellation, cancelled_by, in_this_context
 from hibali.errors import CancelledError, HibaliError
 from hibali.events import Carried, Event
+from hibali.request_log import log_requests
 from hibali.retry import Pace
 from hibali.workers import as_worker
 from transfers.engine.routes.stream import PacedPayloads, move_batches
@@ -52,7 +53,8 @@ Answer = tuple[
 class Job:
     """What a worker needs to open both stores; `ticket` is of `Store.share_writing`, `rate` in bytes per second (0: no limit).
 
-    `number` counts the workers of a transfer, which take turns at the logins of a site; there are `workers` of them.
+    `number` counts the workers of a transfer, which take turns at the logins of a site; there are `workers` of them. With `logs` they
+    send a line (a str) for each request.
     """
 
     source: Location
@@ -62,6 +64,7 @@ class Job:
     rate: int
     number: int = 0
     workers: int = 1
+    logs: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +151,8 @@ class _Worker:
     def run(self) -> None:
         """Work until there are no more batches, or the other process ends."""
         job: Job = self._messages.receive()
+        if job.logs:
+            log_requests(self._messages.send)
         threading.Thread(target=self._receive, name="batches", daemon=True).start()
         source: Store | None = None
         target: Store | None = None

@@ -19,6 +19,7 @@ from hibali.cores import is_shared_machine, usable_cores
 from hibali.errors import HibaliError, TryLaterError, is_lost
 from hibali.events import Carried, Event, Listener, Noted
 from hibali.locations import Location
+from hibali.request_log import is_logging, pass_line
 from hibali.subprocesses import Process
 from hibali.text import printable
 from transfers.engine.endpoints import Endpoints
@@ -132,7 +133,7 @@ def open_route(endpoints: Endpoints, recorder: Recorder) -> WorkersRoute | None:
         return None
     rate, attributes = request.lowest_rate, request.rules.xattrs
     to = request.paced(replace(request.target, confined=request.rules.delete))
-    job = Job(request.paced(request.source), to, None, attributes=attributes, rate=rate)
+    job = Job(request.paced(request.source), to, None, attributes=attributes, rate=rate, logs=is_logging())
     return WorkersRoute(job, most, rate, recorder.on_event, asked=bool(asked))
 
 
@@ -167,7 +168,11 @@ class _Worker:
         try:
             with contextlib.suppress(EOFError, OSError):
                 while True:
-                    self._all.put((self, self._messages.receive()))
+                    message = self._messages.receive()
+                    if isinstance(message, str):
+                        pass_line(message)
+                    else:
+                        self._all.put((self, message))
         finally:
             self._all.put((self, None))
 

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import os
+import sys
 from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 from unittest.mock import MagicMock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hibali import request_log
 from hibali.config.model import Limits, SshSettings, local_site
 from hibali.errors import AccessError
 from hibali.events import ignore
 from hibali.locations import Location
+from hibali.subprocesses import Process
 from hibali.workers import as_worker
 from tests.support.payloads import file_entry, items_of
 from transfers.engine.request import Request
 from transfers.engine.routes import workers
 from transfers.engine.routes.stream import StreamRoute
-from transfers.engine.routes.worker import Job, Messages, sent_item
+from transfers.engine.routes.worker import Job, Messages, Over, sent_item
 from transfers.engine.routes.workers import count_workers, in_batches, share_of, suitable_workers
 from transfers.model.store import IN_FLIGHT_BYTES, share_in_flight
 from transfers.model.units import PACK_ITEMS, SEGMENT_BYTES, Item
@@ -155,3 +159,26 @@ def test_items_and_errors_cross_unchanged() -> None:
         writing.close()
         with pytest.raises(EOFError):
             messages.receive()
+
+
+@pytest.mark.parametrize("logs", [False, True])
+def test_a_worker_reports_its_requests_where_these_are_logged(tmp_path: Path, logs: bool) -> None:
+    here = Location(local_site(), str(tmp_path), "here")
+    worker = Process([sys.executable, "-P", "-c", workers._PROGRAM])
+    messages = Messages(worker.stdout, worker.stdin)
+    messages.send(Job(here, here, None, attributes=False, rate=0, logs=logs))
+    found = [messages.receive()]
+    while not isinstance(found[-1], Over):  # no ticket lets it join a transfer
+        found.append(messages.receive())
+    assert worker.end() == 0
+    assert any(str(each).startswith("program  ") for each in found) is logs
+
+
+def test_a_line_of_a_worker_is_logged_without_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[str] = []
+    monkeypatch.setattr(request_log, "_sinks", [lines.append])
+    sent = ["request  GET token=PLANTED", Over(left=False, wire_bytes=0, slowed=False, problem=None)]
+    worker = MagicMock(_messages=MagicMock(receive=MagicMock(side_effect=[*sent, EOFError])))
+    workers._Worker._listen(worker)
+    assert lines == ["request  GET token=***"]
+    assert [call.args[0][1] for call in worker._all.put.call_args_list] == [sent[1], None]
