@@ -1,4 +1,4 @@
-"""Test that `pull` names files that were damaged at their site, and keeps the local copies."""
+"""Test that `pull` names files whose content at their site is not as recorded, and keeps the local copies."""
 
 from __future__ import annotations
 
@@ -45,6 +45,7 @@ def test_rot_is_named_and_the_local_copy_is_kept(there: Transfers, tmp_path: Pat
     text = there.hibali("pull", "there:data", tmp_path / "new", exit=6).err
     assert b"--accept-rot" in text
     assert b"push --checksum" in text
+    assert b"damaged, or rewritten with its old time" in text
 
 
 def test_rot_is_accepted_or_repaired_by_a_push(there: Transfers, tmp_path: Path) -> None:
@@ -59,6 +60,19 @@ def test_rot_is_accepted_or_repaired_by_a_push(there: Transfers, tmp_path: Path)
     assert counts(there.push("--checksum"))["files_moved"] == 1
     there.pull(tmp_path / "all")
     assert read_tree(tmp_path / "all") == TREE
+
+
+def test_a_push_of_the_accepted_copy_renews_the_record(local_there: Transfers, tmp_path: Path) -> None:
+    there = local_there
+    there.make(TREE)
+    there.push()
+    damage(there.root / "a")
+    there.hibali("pull", "there:data", there.source, "--checksum", "--accept-rot", exit=0)
+    assert failed(there.pull(tmp_path / "one", exit=6)) == {b"a": "rot"}
+    assert counts(there.push("--checksum"))["files_moved"] == 0
+    there.pull(tmp_path / "two")
+    assert read_tree(tmp_path / "two") == read_tree(there.root) != TREE
+    there.hibali("verify", "there:data", exit=0)
 
 
 @pytest.mark.parametrize("change", ["time", "inode", "size"])
