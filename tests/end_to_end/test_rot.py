@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from hibali.config.settings import load_sites
+from hibali_api.transfer_request import transfer_request
 from tests.support.transfers import Transfers, at_agents, counts, failed
 from tests.support.trees import flip_byte, read_tree
+from transfers.engine import operation
 
 there = at_agents()
 
@@ -73,6 +76,24 @@ def test_a_push_of_the_accepted_copy_renews_the_record(local_there: Transfers, t
     there.pull(tmp_path / "two")
     assert read_tree(tmp_path / "two") == read_tree(there.root) != TREE
     there.hibali("verify", "there:data", exit=0)
+
+
+def test_only_the_first_files_of_a_large_pull_are_compared(
+    local_there: Transfers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = local_there
+    there.make({b"a": b"1", b"b": b"2", b"c": b"3"})
+    there.push()
+    for name in ("a", "b", "c"):
+        damage(there.root / name)
+    for name, value in there.hibali.env.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(operation, "_MOST_COMPARED", 2)
+    new = str(tmp_path / "new")
+    request = transfer_request("pull", "there:data", new, {"files_from": None}, load_sites())
+    receipt = operation.synchronise(request)
+    assert [(each.path, each.code) for each in receipt.failures] == [(b"a", "rot"), (b"b", "rot")]
+    assert read_tree(tmp_path / "new").keys() == {b"c"}
 
 
 @pytest.mark.parametrize("change", ["time", "inode", "size"])

@@ -1,6 +1,7 @@
 """Test the recorded digests of a location in the ledger."""
 
 import json
+import tracemalloc
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -89,3 +90,14 @@ def test_only_the_lines_of_wanted_files_are_parsed(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("hibali.ledger.json.loads", parsed)
     assert recorded_digests(HERE, b"/data", {b"sub/a"})[b"sub/a"].digest == "2"
     assert parsed.call_count < 100  # of 111 lines of files, and others of the index
+
+
+def test_memory_does_not_grow_with_the_lines_of_unwanted_files() -> None:
+    write("1", b"/data", *(moved(b"sub/%05d" % number, "0" * 64) for number in range(5000)))
+    recorded_digests(HERE, b"/data", {b"sub/00007"})  # makes the index
+    tracemalloc.start()
+    known = recorded_digests(HERE, b"/data", {b"sub/00007"})
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(known) == 1
+    assert peak < 600_000  # all lines would need twice as much
