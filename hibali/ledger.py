@@ -204,8 +204,10 @@ class Journal:
         self.close()
 
 
-def read_records(path: Path, *, is_cache: bool = False) -> Iterator[dict[str, Any]]:
-    """Read the records of a journal, oldest first; empty for a missing file.
+def read_records(
+    path: Path, *, is_cache: bool = False, skips: Callable[[bytes], bool] | None = None
+) -> Iterator[dict[str, Any]]:
+    """Read the records of a journal, oldest first, without the lines that `skips` is true for; empty for a missing file.
 
     A line that a crash cut short is ignored. One that was damaged is reported (hibali.unreadable), unless the file
     `is_cache`: then what it said is found out again. Raises an OSError that names the file.
@@ -215,7 +217,7 @@ def read_records(path: Path, *, is_cache: bool = False) -> Iterator[dict[str, An
     except FileNotFoundError:
         return
     with stream, _naming(path):
-        yield from records_in(stream, None if is_cache else path)
+        yield from records_in(stream, None if is_cache else path, skips)
 
 
 def read_more_records(path: Path, start: int) -> tuple[list[dict[str, Any]], int]:
@@ -239,9 +241,13 @@ def _naming(path: Path) -> Iterator[None]:
         raise
 
 
-def records_in(lines: Iterable[bytes], path: Path | None = None) -> Iterator[dict[str, Any]]:
+def records_in(
+    lines: Iterable[bytes], path: Path | None = None, skips: Callable[[bytes], bool] | None = None
+) -> Iterator[dict[str, Any]]:
     """Parse the lines of a journal; incomplete ones are skipped, and damaged ones of the whole journal `path` are reported."""
     for number, line in enumerate(lines, start=1):
+        if skips is not None and skips(line):
+            continue
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as problem:

@@ -52,7 +52,8 @@ class Backup(TypedDict, total=False):
     accept_rot: Annotated[
         bool,
         Option(
-            "Also move files of a site whose content is not as recorded, although size, time and inode are."
+            "Also move files of a site whose content is not as recorded although size, time and inode are:"
+            " damaged, or rewritten with their old time."
         ),
     ]
 

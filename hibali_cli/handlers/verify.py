@@ -106,12 +106,17 @@ def _describe_coverage(coverage: Coverage) -> str:
     return "".join(f"; {part}" for part in parts)
 
 
+_LAST_BITS = 1e-6
+
+
 def _describe_sample(sample: int, files: int) -> str:
     """Describe what a sample without a difference says about all files."""
     damaged = -(-files // 100)
-    found = int(
-        100 * detection_probability(files, sample, damaged) + 1e-6
-    )  # rounded down, not by the last bits
+    if sample > files - damaged:
+        found = "100"
+    else:  # rounded down, but not by the last bits
+        percent = 100 * detection_probability(files, sample, damaged)
+        found = ">99" if percent > 99 + _LAST_BITS else f"{int(percent + _LAST_BITS)}"
     return (
         f"A random {100 * sample / files:.3g}% of {counted(files, 'file')} ({sample}) match. If 1% of all"
         f" ({counted(damaged, 'file')}) were damaged, this sample would have found at least one with {found}% probability."

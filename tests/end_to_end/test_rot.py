@@ -1,4 +1,4 @@
-"""Test that `pull` names files that were damaged at their site, and keeps the local copies."""
+"""Test that `pull` names files whose content at their site is not as recorded, and keeps the local copies."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from hibali.config.settings import load_sites
+from hibali_api.transfer_request import transfer_request
 from tests.support.transfers import Transfers, at_agents, counts, failed
 from tests.support.trees import flip_byte, read_tree
+from transfers.engine import operation
 
 there = at_agents()
 
@@ -45,6 +48,7 @@ def test_rot_is_named_and_the_local_copy_is_kept(there: Transfers, tmp_path: Pat
     text = there.hibali("pull", "there:data", tmp_path / "new", exit=6).err
     assert b"--accept-rot" in text
     assert b"push --checksum" in text
+    assert b"damaged, or rewritten with its old time" in text
 
 
 def test_rot_is_accepted_or_repaired_by_a_push(there: Transfers, tmp_path: Path) -> None:
@@ -59,6 +63,37 @@ def test_rot_is_accepted_or_repaired_by_a_push(there: Transfers, tmp_path: Path)
     assert counts(there.push("--checksum"))["files_moved"] == 1
     there.pull(tmp_path / "all")
     assert read_tree(tmp_path / "all") == TREE
+
+
+def test_a_push_of_the_accepted_copy_renews_the_record(local_there: Transfers, tmp_path: Path) -> None:
+    there = local_there
+    there.make(TREE)
+    there.push()
+    damage(there.root / "a")
+    there.hibali("pull", "there:data", there.source, "--checksum", "--accept-rot", exit=0)
+    assert failed(there.pull(tmp_path / "one", exit=6)) == {b"a": "rot"}
+    assert counts(there.push("--checksum"))["files_moved"] == 0
+    there.pull(tmp_path / "two")
+    assert read_tree(tmp_path / "two") == read_tree(there.root) != TREE
+    there.hibali("verify", "there:data", exit=0)
+
+
+def test_only_the_first_files_of_a_large_pull_are_compared(
+    local_there: Transfers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = local_there
+    there.make({b"a": b"1", b"b": b"2", b"c": b"3"})
+    there.push()
+    for name in ("a", "b", "c"):
+        damage(there.root / name)
+    for name, value in there.hibali.env.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(operation, "_MOST_COMPARED", 2)
+    new = str(tmp_path / "new")
+    request = transfer_request("pull", "there:data", new, {"files_from": None}, load_sites())
+    receipt = operation.synchronise(request)
+    assert [(each.path, each.code) for each in receipt.failures] == [(b"a", "rot"), (b"b", "rot")]
+    assert read_tree(tmp_path / "new").keys() == {b"c"}
 
 
 @pytest.mark.parametrize("change", ["time", "inode", "size"])

@@ -19,6 +19,10 @@ from transfers.model.entry import Entry
 
 _SLACK = 10_000  # outdated lines before the file is rewritten
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+# the begin of the line of a file whose name is written in ASCII without escapes (hibali.text.path_fields)
+_PLAIN_LINE = re.compile(
+    rb'{"kind":"(?:moved|recorded|linked|deleted)","path":"([^"\\]*)","(?:entry|same_as)"'
+)
 
 
 class DigestCache:
@@ -123,15 +127,27 @@ class Expected:
     inode: int = 0
 
 
-def recorded_digests(location: Location, root_path: bytes) -> dict[bytes, Expected]:
+def recorded_digests(
+    location: Location, root_path: bytes, wanted: set[bytes] | None = None
+) -> dict[bytes, Expected]:
     """Return the digests by path from all operations that wrote at, above or below `root_path`, oldest first.
 
-    Paths are relative to `root_path`, the root as its store knows it; b"" is a file with that name.
+    Paths are relative to `root_path`, the root as its store knows it; b"" is a file with that name. With `wanted`,
+    only the lines of these paths are parsed, so that time and memory are small for few of many files; a further
+    name of a file is then found only if its first name is wanted, too.
     """
     known: dict[bytes, Expected] = {}
+    prefix: tuple[bytes, bytes] | None = None
+
+    def skips(line: bytes) -> bool:
+        if wanted is None or prefix is None:
+            return False
+        found = _PLAIN_LINE.match(line)
+        return found is not None and relative_path(found[1], *prefix) not in wanted
+
     for journal in _journals_at(location, root_path):
-        records = read_records(journal)
-        prefix: tuple[bytes, bytes] | None = None
+        records = read_records(journal, skips=skips)
+        prefix = None
         renames = False
         for record in records:
             if record.get("kind") == "place":
@@ -144,7 +160,7 @@ def recorded_digests(location: Location, root_path: bytes) -> dict[bytes, Expect
             elif prefix is not None and record.get("kind") == "empty":
                 _forget(known, *prefix)
             elif prefix is not None:
-                _fold(known, record, *prefix)
+                _fold(known, record, *prefix, wanted)
     return known
 
 
@@ -188,12 +204,18 @@ def relative_path(path: bytes, before: bytes, below: bytes) -> bytes | None:
     return before + path
 
 
-def _fold(known: dict[bytes, Expected], record: dict[str, Any], before: bytes, below: bytes) -> None:
+def _fold(
+    known: dict[bytes, Expected],
+    record: dict[str, Any],
+    before: bytes,
+    below: bytes,
+    wanted: set[bytes] | None = None,
+) -> None:
     kind = record.get("kind")
     if kind not in {"moved", "recorded", "linked", "deleted"}:
         return
     path = relative_path(path_from_fields(record), before, below)
-    if path is None:
+    if path is None or (wanted is not None and path not in wanted):
         return
     if kind == "linked":
         first = known.get(relative_path(path_from_fields(record, "same_as"), before, below) or b"")

@@ -81,8 +81,8 @@ def without_rot(payload: Payload) -> Payload:
         payload.sizes[position], payload.digests[position] = 0, None
         payload.problems[position] = Problem(
             "rot",
-            f"damaged at the site: its sha256 is {digest}, recorded {item.recorded}, although its size, time and"
-            " inode did not change; to restore it from a good copy, use push --checksum; to take it as it is, add --accept-rot",
+            f"not as recorded although size, time and inode are: damaged, or rewritten with its old time; its sha256 is {digest},"
+            f" recorded {item.recorded}; to restore it from a good copy, use push --checksum; to take it as it is, add --accept-rot",
         )
     return payload
 

@@ -1,6 +1,9 @@
 """Test the recorded digests of a location in the ledger."""
 
+import json
+import tracemalloc
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -69,3 +72,32 @@ def test_an_incomplete_line_after_a_crash_is_skipped() -> None:
     with (ledger_folder("operations") / "1.jsonl").open("ab") as stream:
         stream.write(b'{"kind":"moved","pa')
     assert digests(b"/data") == {b"\xff": "1"}
+
+
+def test_only_the_lines_of_wanted_files_are_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [b"a", b"sub/a", b"sub/b", b"sub/\xff", "sub/ä".encode(), b'sub/"', b"sub/gone", b"sub/again"]
+    write("1", b"/data", *(moved(path, "1") for path in names))
+    linked = {"kind": "linked", **path_fields(b"second"), **path_fields(b"a", "same_as")}
+    write("2", b"/data/sub", {"kind": "deleted", **path_fields(b"gone"), "entry": "file"}, moved(b"a", "2"))
+    write("3", b"/data", linked, *(moved(b"sub/other%d" % number, "1") for number in range(100)))
+    write("4", b"/data/sub/deep", {"kind": "empty"}, moved(b"x", "1"))
+    for where in (b"/data", b"/data/sub", b"/data/sub/deep", b"/data/sub/a"):
+        whole = recorded_digests(HERE, where)
+        assert recorded_digests(HERE, where, set(whole)) == whole
+        for path in whole.keys() - {b"second"}:
+            assert recorded_digests(HERE, where, {path}) == {path: whole[path]}
+    parsed = Mock(wraps=json.loads)
+    monkeypatch.setattr("hibali.ledger.json.loads", parsed)
+    assert recorded_digests(HERE, b"/data", {b"sub/a"})[b"sub/a"].digest == "2"
+    assert parsed.call_count < 100  # of 111 lines of files, and others of the index
+
+
+def test_memory_does_not_grow_with_the_lines_of_unwanted_files() -> None:
+    write("1", b"/data", *(moved(b"sub/%05d" % number, "0" * 64) for number in range(5000)))
+    recorded_digests(HERE, b"/data", {b"sub/00007"})  # makes the index
+    tracemalloc.start()
+    known = recorded_digests(HERE, b"/data", {b"sub/00007"})
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(known) == 1
+    assert peak < 600_000  # all lines would need twice as much
