@@ -492,7 +492,7 @@ def check_overlap(endpoints: Endpoints) -> None:
         _identities(endpoints, endpoints.target),
     )
     if single is None:
-        check_apart(source_identities, target_identities, request.target)
+        check_apart(source_identities, target_identities, request.target, any_name=request.move)
     elif single.store.files_apart:
         name, folds = single.shown, endpoints.target.facts.folds_case
         above = _identities(endpoints, single.store)
@@ -507,7 +507,7 @@ def _check_members_apart(endpoints: Endpoints, found: Mapping[bytes, Entry]) -> 
     above = {name: entry.path.rpartition(b"/")[0] for name, entry in found.items() if name not in folders}
     known = _identities_below(endpoints, {*folders.values(), *above.values()})
     for path in folders.values():
-        check_apart(known[path], there, target)
+        check_apart(known[path], there, target, any_name=endpoints.request.move)
     folds = endpoints.target.facts.folds_case
     for name, folder in above.items():
         file = known[folder], found[name].path.rpartition(b"/")[2]
