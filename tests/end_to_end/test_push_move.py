@@ -310,15 +310,15 @@ def test_a_server_that_shows_the_source_is_recognized(
     several: bool,
 ) -> None:
     there = transfers_to("webdav")
-    folders = [tmp_path / "p" / "one", tmp_path / "q" / "two"] if several else [there.source]
+    folders = [tmp_path / "w/p/one", tmp_path / "w/q/two"] if several else [there.source]
     with ExitStack() as stack:
         for folder in folders:
             make_tree(folder, {b"a": b"1", b"b/c": b"2"})
             stack.enter_context(mounted(folder, there.root / folder.name if several else there.root))
         answer = there.hibali("push", "--move", *folders, "there:data", "--json")
-        # with one folder, its lock is also that of the target
-        allowed = {(8, "overlap")} if several else {(8, "overlap"), (5, "locked")}
-        assert (answer.exit, answer.last["code"]) in allowed, str(answer)
+        # with one folder, the locks of both ends are in it, and the server made the first one
+        allowed = {(8, "overlap")} if several else {(8, "overlap"), (5, "locked"), (6, None)}
+        assert (answer.exit, answer.last.get("code")) in allowed, str(answer)
         for folder in folders:
             assert {b"a", b"b/c"} <= set(read_tree(folder))
             assert not list(folder.glob(".hibali-*")), "the marker was removed"
