@@ -350,6 +350,23 @@ def test_a_source_that_cannot_be_written_is_left_with_a_word(
     assert (local_there.there(), left(local_there)) == ({b"a": b"1"}, {b"a"})
 
 
+def test_each_of_several_sources_is_checked_not_their_common_folder(
+    local_there: Transfers, tmp_path: Path, hibali: Any
+) -> None:
+    home = hibali.home.folder
+    files = [home / "x", home / "y"]
+    for file in files:
+        file.write_bytes(b"1")
+    hibali("push", "--move", *files, "there:data", exit=0)
+    assert not any(file.exists() for file in files)
+    hibali("pull", "--move", "there:data/x", "there:data/y", tmp_path / "back", exit=0)
+    assert not local_there.there()
+    (home.parent / "z").write_bytes(b"1")
+    words = "push", "--move", home, home.parent / "z", "there:data", "--json"
+    assert hibali(*words, exit=8).last["code"] == "protected-place"
+    assert (home.parent / "z").exists()
+
+
 def test_of_several_sources_their_own_folders_stay(local_there: Transfers, tmp_path: Path) -> None:
     folders = [tmp_path / "p" / "one", tmp_path / "p" / "q" / "two"]
     for folder in folders:
