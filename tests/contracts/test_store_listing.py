@@ -356,6 +356,18 @@ def test_a_store_has_all_optional_operations_that_belong_together(subject: Subje
         assert getattr(store.facts, fact) is (getattr(type(store), name) is not getattr(Store, name)), fact
 
 
+def test_a_marker_exists_only_for_its_context(subject: Subject) -> None:
+    subject.plant({b"a/x": b"1"})
+    store = subject.open()
+    if not store.can(Store.marked) or not store.facts.writable:
+        return
+    path = b"a/.hibali-" + 32 * b"0"
+    assert store.stat(path) is None
+    with store.marked(path):
+        assert store.stat(path) is not None
+    assert store.stat(path) is None
+
+
 def test_wildcards_match_at_every_store(subject: Subject) -> None:
     """Case 7: by the listing of any store; a name that is exactly the pattern is taken literally."""
     subject.plant(

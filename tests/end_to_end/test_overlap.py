@@ -106,6 +106,15 @@ def test_bind_mounts_are_recognized(local_there: Transfers) -> None:
     assert (ov / "a/one").read_bytes() == b"1"
 
 
+def test_a_folder_mounted_in_both_is_not_moved(local_there: Transfers) -> None:
+    there = local_there
+    source = make_tree(there.source, {b"sub/x": b"1", b"y": b"2"})
+    with mounted(source / "sub", there.root / "sub"):
+        there.hibali("push", "-n", source, "there:data", exit=0)
+        refused(there.hibali, "push", "--move", source, "there:data")
+    assert set(read_tree(source)) == {b"sub/x", b"y"}
+
+
 def test_a_saved_plan_and_a_backup_are_checked(local_there: Transfers) -> None:
     there = local_there
     ov, other = make_tree(there.folder / "ov", TREE), there.folder / "other"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ from hibali.config.settings import load_sites
 from hibali_api.transfer_request import transfer_request
 from tests.support import strace
 from tests.support.agent_signals import wait_for_agent_exit
+from tests.support.small_filesystem import mounted
 from tests.support.transfers import Transfers
-from tests.support.trees import Folder, Link, Tree, many_files, read_tree
+from tests.support.trees import Folder, Link, Tree, make_tree, many_files, read_tree
 from transfers.engine.operation import synchronise
 
 TREE: Tree = {
@@ -152,13 +154,7 @@ def test_a_file_that_changes_after_it_was_read_stays(
             os.utime(new, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
         new.rename(path)
 
-    for name, value in local_there.hibali.env.items():
-        monkeypatch.setenv(name, value)
-    settings = load_sites()
-    request = transfer_request(
-        "push", str(local_there.source), "there:data", {"move": True, "files_from": None}, settings
-    )
-    receipt = synchronise(request, on_event)
+    receipt = in_process(local_there, on_event, monkeypatch)
     assert (receipt.exit, receipt.files_removed) == (6, 1)
     assert [(each.path, each.code) for each in receipt.failures] == [(b"a", "source-left")]
     assert local_there.there() == {b"a": b"1", b"b": b"2"}
@@ -254,3 +250,127 @@ def test_packs_are_refused_as_a_source(local_there: Transfers, tmp_path: Path) -
     answer = local_there.pull(tmp_path / "back", "--move", exit=8)
     assert answer.last["code"] == "cannot-remove"
     assert local_there.whole_state() == before
+
+
+def in_process(there: Transfers, on_event: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Push with --move in this process, where an event can change files at a certain moment."""
+    for name, value in there.hibali.env.items():
+        monkeypatch.setenv(name, value)
+    values = {"move": True, "files_from": None}
+    request = transfer_request("push", str(there.source), "there:data", values, load_sites())
+    return synchronise(request, on_event)
+
+
+def overwrite(path: Path, *, same_time: bool = True) -> None:
+    """Replace the content by another one of the same size, and with its time as `rsync -t` does."""
+    stamp = path.stat()
+    path.write_bytes(b"x" * stamp.st_size)
+    if same_time:
+        os.utime(path, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+
+
+@pytest.mark.parametrize("same_time", [False, True])
+def test_a_file_whose_copy_changes_after_the_proof_stays(
+    local_there: Transfers,
+    same_time: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`a` is kept and `b` sent; while `b` is committed, somebody overwrites both at the target (`b` with a new time)."""
+    local_there.make({b"a": b"1"})
+    local_there.push()
+    local_there.make({b"b": b"2", b"c": b"3"})
+
+    def on_event(event: Any) -> None:
+        if type(event).__name__ == "Moved" and event.path == b"c":
+            overwrite(local_there.root / "a", same_time=same_time)
+            overwrite(local_there.root / "b", same_time=False)
+
+    receipt = in_process(local_there, on_event, monkeypatch)
+    assert {(each.path, each.code) for each in receipt.failures} == {
+        (b"a", "source-left"),
+        (b"b", "source-left"),
+    }
+    assert (receipt.exit, left(local_there)) == (6, {b"a", b"b"})
+
+
+def test_a_file_that_is_one_with_its_copy_stays(local_there: Transfers) -> None:
+    local_there.make({b"a": b"1", b"b": b"2"})
+    local_there.push()
+    (local_there.root / "a").unlink()
+    os.link(local_there.source / "a", local_there.root / "a")
+    answer = local_there.push("--move", exit=6)
+    assert answer.last["files_removed"] == 1
+    assert left(local_there) == {b"a"}
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_server_that_shows_the_source_is_recognized(
+    transfers_to: Any,
+    tmp_path: Path,
+    several: bool,
+) -> None:
+    there = transfers_to("webdav")
+    folders = [tmp_path / "w/p/one", tmp_path / "w/q/two"] if several else [there.source]
+    with ExitStack() as stack:
+        for folder in folders:
+            make_tree(folder, {b"a": b"1", b"b/c": b"2"})
+            stack.enter_context(mounted(folder, there.root / folder.name if several else there.root))
+        answer = there.hibali("push", "--move", *folders, "there:data", "--json")
+        # with one folder, the locks of both ends are in it, and the server made the first one
+        allowed = {(8, "overlap")} if several else {(8, "overlap"), (5, "locked"), (6, None)}
+        assert (answer.exit, answer.last.get("code")) in allowed, str(answer)
+        for folder in folders:
+            assert {b"a", b"b/c"} <= set(read_tree(folder))
+            assert not list(folder.glob(".hibali-*")), "the marker was removed"
+
+
+def test_a_file_whose_permissions_cannot_be_set_stays(local_there: Transfers, unprivileged: Any) -> None:
+    local_there.make({b"a": b"1", b"b": b"2"})
+    local_there.push()
+    (local_there.source / "a").chmod(0o600)
+    os.chown(local_there.root / "a", 12345, -1)
+    (local_there.root / "a").chmod(0o644)
+    answer = unprivileged(
+        "push", local_there.source, "there:data", "--move", "--modes", "keep", "--json", exit=6
+    )
+    assert answer.last["files_removed"] == 1, str(answer)
+    assert left(local_there) == {b"a"}
+
+
+def test_a_source_that_cannot_be_written_is_left_with_a_word(
+    local_there: Transfers, unprivileged: Any
+) -> None:
+    local_there.make({b"a": b"1"})
+    local_there.source.chmod(0o555)
+    answer = unprivileged("push", local_there.source, "there:data", "--move", "--json", exit=6)
+    local_there.source.chmod(0o755)
+    (failure,) = (line for line in answer.lines if line["kind"] == "failed")
+    assert failure["code"] == "source-left"
+    assert "nothing was removed at the source" in failure["message"]
+    assert (local_there.there(), left(local_there)) == ({b"a": b"1"}, {b"a"})
+
+
+def test_each_of_several_sources_is_checked_not_their_common_folder(
+    local_there: Transfers, tmp_path: Path, hibali: Any
+) -> None:
+    home = hibali.home.folder
+    files = [home / "x", home / "y"]
+    for file in files:
+        file.write_bytes(b"1")
+    hibali("push", "--move", *files, "there:data", exit=0)
+    assert not any(file.exists() for file in files)
+    hibali("pull", "--move", "there:data/x", "there:data/y", tmp_path / "back", exit=0)
+    assert not local_there.there()
+    (home.parent / "z").write_bytes(b"1")
+    words = "push", "--move", home, home.parent / "z", "there:data", "--json"
+    assert hibali(*words, exit=8).last["code"] == "protected-place"
+    assert (home.parent / "z").exists()
+
+
+def test_of_several_sources_their_own_folders_stay(local_there: Transfers, tmp_path: Path) -> None:
+    folders = [tmp_path / "p" / "one", tmp_path / "p" / "q" / "two"]
+    for folder in folders:
+        make_tree(folder, {b"b/c": b"2"})
+    local_there.hibali("push", "--move", *folders, "there:data", exit=0)
+    assert set(read_tree(tmp_path / "p")) == {b"one", b"q/two"}
+    assert local_there.there() == {b"one/b/c": b"2", b"two/b/c": b"2"}

@@ -172,12 +172,13 @@ def _joined(root: bytes, suffix: bytes) -> bytes:
     return root.rstrip(b"/") + b"/" + suffix if suffix else root
 
 
-def relation(one: Identity, other: Identity) -> Optional[str]:
+def relation(one: Identity, other: Identity, any_name: bool = False) -> Optional[str]:  # noqa: FBT001, FBT002  # Python 3.6 style
     """Return how `one` relates to `other`: SAME, INSIDE, AROUND, SHARED, or None if they are disjoint.
 
-    SHARED: neither contains the other, but one folder is mounted in both, under different names.
+    SHARED: neither contains the other, but one folder is mounted in both, under different names; with `any_name`
+    also under the same name, where a copy changes nothing, but a removal removes the copy.
     """
-    return _by_folders(one, other) or _by_places(one, other)
+    return _by_folders(one, other) or _by_places(one, other, any_name)
 
 
 def common_folder(one: Identity, other: Identity) -> Optional[Tuple[int, int]]:
@@ -213,7 +214,7 @@ def _comparable(one: Identity, other: Identity) -> Tuple[List[Tuple[int, ...]], 
     return ones, others
 
 
-def _by_places(one: Identity, other: Identity) -> Optional[str]:
+def _by_places(one: Identity, other: Identity, any_name: bool) -> Optional[str]:  # noqa: FBT001  # Python 3.6 style
     ones, others = _places(one), _places(other)
     if not one["machine"] or one["machine"] != other["machine"] or not ones or not others:
         return None
@@ -222,16 +223,17 @@ def _by_places(one: Identity, other: Identity) -> Optional[str]:
     if inside and around and ones[0][:2] != others[0][:2]:
         inside = is_in(ones[0][1], others[0][1])
         around = not inside
-    return _named(inside, around) or (SHARED if _have_common_folder(ones, others) else None)
+    return _named(inside, around) or (SHARED if _have_common_folder(ones, others, any_name) else None)
 
 
-def _have_common_folder(ones: List[Place], others: List[Place]) -> bool:
-    """Return whether both have a common folder, under different names."""
+def _have_common_folder(ones: List[Place], others: List[Place], any_name: bool) -> bool:  # noqa: FBT001  # Python 3.6 style
+    """Return whether both have a common folder, under different names or with `any_name` under any."""
     there = {}  # type: Dict[str, List[Tuple[bytes, bytes]]]
     for device, at, below in others:
         there.setdefault(device, []).append((at, below))
     return any(
-        _differ(at, below, at_there, below_there)
+        (any_name and (is_in(at, at_there) or is_in(at_there, at)))
+        or _differ(at, below, at_there, below_there)
         for device, at, below in ones
         for at_there, below_there in there.get(device, [])
     )

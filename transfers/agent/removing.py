@@ -73,6 +73,42 @@ def remove_exact(root: Root, path: bytes, listed: Tuple[int, ...]) -> Optional[P
     return None
 
 
+State = Tuple[int, ...]  # size, mtime, ctime, device, inode and number of names
+
+
+def remove_unchanged(
+    root: Root, item: Dict[str, Any], unlinked: Dict[Tuple[int, int], State]
+) -> Optional[Problem]:
+    """Remove a name if its whole state is as listed in `item["exact"]`; folders as `remove_item` does, absent is done.
+
+    Removing one of several names of a file changes its ctime and number of names: `unlinked` has the state after that, by device and inode.
+    """
+    if item["kind"] == "d":
+        return remove_item(root, item)
+    path, listed = item["path"], tuple(item["exact"])
+    try:
+        parent, name = root.parent(path), path.rpartition(b"/")[2]
+        descriptor = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+        try:
+            found = record_of(path, os.fstat(descriptor))
+            if has_changed(found, item) or _state(found) != unlinked.get(listed[3:5], listed):
+                raise _changed()
+            os.unlink(name, dir_fd=parent)
+            if found.links > 1:
+                unlinked[found.device, found.inode] = _state(record_of(path, os.fstat(descriptor)))
+        finally:
+            os.close(descriptor)
+    except FileNotFoundError:
+        return None
+    except (OSError, UnsafeNameError, RefusedError) as problem:
+        return problem_of(problem)
+    return None
+
+
+def _state(found: Record) -> State:
+    return found.size, found.mtime_ns, found.ctime_ns, found.device, found.inode, found.links
+
+
 NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EINVAL)
 
 

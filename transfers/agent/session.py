@@ -37,6 +37,7 @@ from transfers.agent.removing import (
     remove_item,
     remove_own_files,
     remove_root,
+    remove_unchanged,
 )
 from transfers.agent.safe_path import OpenedFolder, Root, Roots, leaves_root_error
 from transfers.agent.writing import (
@@ -79,6 +80,7 @@ class Session(object):
         self._call = ""
         self._targets_below: List[bytes] = []
         self._partials: List[bytes] = []
+        self._unlinked: Dict[Tuple[int, int], Tuple[int, ...]] = {}  # see `remove_unchanged`
         self._unpurged: Set[bytes] = set()  # of the partial files that were listed last
         self._memory: Optional[mmap.mmap] = None
         self.requests: Dict[Any, Callable[[Dict[str, Any]], None]] = {
@@ -485,7 +487,9 @@ class Session(object):
         problems = {}
         for position, item in enumerate(header["items"]):
             item["path"] = protocol.bytes_of(item["path"])
-            problem = remove_item(root, item)
+            problem = (
+                remove_unchanged(root, item, self._unlinked) if "exact" in item else remove_item(root, item)
+            )
             if problem is not None:
                 problems[str(position)] = problem
         self._channel.send(protocol.END, {"problems": problems})

@@ -285,8 +285,7 @@ def _open_both(opener: _Opener) -> Endpoints:
             "not-a-folder", "the source is a file, but its path ends with a slash", subject=source.text
         )
     if request.move:
-        check_named(source)
-        _check_removable(request, found, opener.parent(store, source))
+        _check_removable(opener, store, found)
     for option in request.options:
         if request.members is not None:
             raise UsageError("usage", f"{option.flag} takes one source, not several", subject=source.text)
@@ -362,13 +361,28 @@ def _open_file(opener: _Opener, store: Store, target: Location) -> Endpoints:
     return Endpoints(request, store, single, opened, above is not None, opener.stack)
 
 
-def _check_removable(request: Request, found: Entry, above: Store) -> None:
-    """Raise `RefusedError` if the source is protected or read-only, or contains a protected folder; closes `above`."""
-    source = request.source
-    with closing(above):
-        if found.kind is Kind.FOLDER:
-            check_unprotected(source, above, request.sites)
-        check_read_only_roots(source, above.root_path.rstrip(b"/") + b"/" + source.name, above)
+def _check_removable(opener: _Opener, store: Store, found: Entry) -> None:
+    """Raise `RefusedError` if the source, or one of several, is protected or read-only, or contains a protected folder."""
+    source, members = opener.request.source, opener.request.members
+    if members is None:
+        check_named(source)
+        with closing(opener.parent(store, source)) as above:
+            _check_one_removable(opener.request, source, found, above)
+        return
+    for path in members.paths.values():
+        location, entry = source.child(path), store.stat(path)
+        if entry is not None:
+            check_named(location)
+            with ExitStack() as stack:
+                nested = b"/" in path
+                above = stack.enter_context(closing(opener.open(location.parent))) if nested else store
+                _check_one_removable(opener.request, location, entry, above)
+
+
+def _check_one_removable(request: Request, location: Location, found: Entry, above: Store) -> None:
+    if found.kind is Kind.FOLDER:
+        check_unprotected(location, above, request.sites)
+    check_read_only_roots(location, above.root_path.rstrip(b"/") + b"/" + location.name, above)
 
 
 def _leads_to_folder(opener: _Opener, target: Location, existing: Entry | None) -> bool:
@@ -492,7 +506,7 @@ def check_overlap(endpoints: Endpoints) -> None:
         _identities(endpoints, endpoints.target),
     )
     if single is None:
-        check_apart(source_identities, target_identities, request.target)
+        check_apart(source_identities, target_identities, request.target, any_name=request.move)
     elif single.store.files_apart:
         name, folds = single.shown, endpoints.target.facts.folds_case
         above = _identities(endpoints, single.store)
@@ -507,7 +521,7 @@ def _check_members_apart(endpoints: Endpoints, found: Mapping[bytes, Entry]) -> 
     above = {name: entry.path.rpartition(b"/")[0] for name, entry in found.items() if name not in folders}
     known = _identities_below(endpoints, {*folders.values(), *above.values()})
     for path in folders.values():
-        check_apart(known[path], there, target)
+        check_apart(known[path], there, target, any_name=endpoints.request.move)
     folds = endpoints.target.facts.folds_case
     for name, folder in above.items():
         file = known[folder], found[name].path.rpartition(b"/")[2]

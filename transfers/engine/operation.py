@@ -676,6 +676,8 @@ def _adjust(operation: Operation, endpoints: Endpoints, plan: TransferPlan) -> N
             recorder.record(Adjusted(entry.path, entry.kind))
         elif problem.code != "vanished" or not known:
             recorder.fail(entry.path, problem)
+            if operation.proven is not None:
+                operation.proven.failed.add(entry.path)
 
 
 # ---- the end: every operation that began has a receipt

@@ -1,18 +1,20 @@
 """Remove entries at the source (--move) once their content is proven at the target and they are unchanged.
 
 Everything is removed at the end of a transfer, while the target is still locked, and only what this call itself compared or sent
-by digest: a call that was killed before has removed nothing, and the same command proves and removes it. Before that the source is
-listed again; an entry that differs in any property from the listing of the plan is left. Its parts that `--delete` has,
+by digest: a call that was killed before has removed nothing, and the same command proves and removes it. Before that both ends are
+listed again; an entry that differs in any property from the listing of the plan, or whose copy does, is left. A folder that the other end
+shows under another address is recognized by a file that hibali creates in it for a moment (`Store.marked`). Its parts that `--delete` has,
 too, are those of `transfers.remove`, and the ledger has a removal of its own, which readers know already.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import os
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack
 from operator import attrgetter
 
-from hibali.errors import NotFoundError, RefusedError
+from hibali.errors import AccessError, NotFoundError, RefusedError, TryLaterError, is_lost
 from hibali.events import Deleted, Failed, Removed
 from transfers.engine.endpoints import Endpoints
 from transfers.history.journal import Recorder, target_line
@@ -20,6 +22,7 @@ from transfers.model.entry import Entry, Kind, Verification, deepest_first, encl
 from transfers.model.spool import EntrySpool, sort_on_disk
 from transfers.model.store import Store, StoreView
 from transfers.model.units import Committed, ListingIncompleteError
+from transfers.planning.actions import same_time
 from transfers.planning.planner import TransferPlan
 
 LEFT = "source-left"  # the code of an entry that is at the target, but not removed at the source
@@ -34,6 +37,8 @@ class ProvenEntries:
 
     def __init__(self) -> None:
         self._moved = EntrySpool()
+        self._moved_there = EntrySpool()
+        self.failed: set[bytes] = set()  # proven, but their permissions or attributes could not be set
         self.unproven: set[bytes] = set()  # files, whose further names are unproven, too
 
     def note(self, result: Committed) -> None:
@@ -46,15 +51,31 @@ class ProvenEntries:
             self.unproven.add(entry.path)
         else:
             self._moved.add(entry)
+            # a further name has the time of the file that it was linked to
+            mtime_ns = 0 if entry.same_as else entry.mtime_ns
+            self._moved_there.add(
+                entry._replace(mtime_ns=mtime_ns, ctime_ns=0, inode=result.inode, etag=result.etag)
+            )
 
     def ordered(self, plan: TransferPlan) -> Iterator[Entry]:
         """Yield all of them in canonical order."""
-        entries = (entry for each in (self._moved, plan.kept or ()) for entry in each)
-        yield from sort_on_disk(entries, attrgetter("order"), EntrySpool, _SORTED_AT_ONCE)
+        for entry in _sorted(self._moved, plan.kept or ()):
+            if entry.path not in self.failed:
+                yield entry
+
+    def ordered_there(self, plan: TransferPlan) -> Iterator[Entry]:
+        """Yield their copies at the target in canonical order, as far as known; 0 and None are unknown properties."""
+        return _sorted(self._moved_there, plan.kept_there)
 
     def close(self) -> None:
         """Delete them from disk."""
         self._moved.close()
+        self._moved_there.close()
+
+
+def _sorted(*spools: Iterable[Entry]) -> Iterator[Entry]:
+    entries = (entry for each in spools for entry in each)
+    return sort_on_disk(entries, attrgetter("order"), EntrySpool, _SORTED_AT_ONCE)
 
 
 def check_provable(endpoints: Endpoints) -> None:
@@ -68,15 +89,76 @@ def check_provable(endpoints: Endpoints) -> None:
             subject=subject,
             hint="Leave out --move. Nothing was moved.",
         )
-    store = endpoints.origin.store
-    # a view shows other files than the store has: those of a dataset, or in packs
-    if isinstance(store, StoreView) or not store.facts.writable or not store.can(Store.remove):
+    # what shows a folder of the other end by another protocol is recognized by a marker
+    ends = _without_views(endpoints.origin.store), _without_views(endpoints.target)
+    if not all(end.can(Store.identify) or end.can(Store.marked) for end in ends):
         raise RefusedError(
-            "cannot-remove",
-            "files at this kind of source cannot be removed",
+            "cannot-prove",
+            "hibali cannot determine whether these sites show the same files",
             subject=subject,
             hint="Leave out --move. Nothing was moved.",
         )
+    store = endpoints.origin.store
+    # a view shows other files than the store has: those of a dataset, or in packs
+    if isinstance(store, StoreView) or not _removes(store):
+        raise RefusedError(
+            "cannot-remove",
+            "files at this kind of source cannot be locked and removed",
+            subject=subject,
+            hint="Leave out --move. Nothing was moved.",
+        )
+
+
+def _removes(store: Store) -> bool:
+    facts = store.facts
+    return facts.writable and (facts.locks or not facts.known) and store.can(Store.remove)
+
+
+def _without_views(store: Store) -> Store:
+    while isinstance(store, StoreView):
+        store = store.store
+    return store
+
+
+def _check_not_shown(endpoints: Endpoints) -> None:
+    """Raise `RefusedError` if the target shows the source itself, so that each file was compared with itself.
+
+    Stores of different protocols have no common identity. A new file in a folder of one end must not exist at the other one; both
+    directions, because a server may cache its listings.
+    """
+    source, target = _without_views(endpoints.origin.store), _without_views(endpoints.target)
+    for here, there in _compared_folders(endpoints):
+        if _is_shown(source, here, target, there) or _is_shown(target, there, source, here):
+            raise RefusedError(
+                "overlap",
+                "the target shows the files of the source",
+                subject=endpoints.request.target.text,
+                hint="Name a target with files of its own. Nothing was removed.",
+            )
+
+
+def _compared_folders(endpoints: Endpoints) -> Iterable[tuple[bytes, bytes]]:
+    """Return the folders whose files have the same names at both ends, below the source's store and the target."""
+    single, members = endpoints.single, endpoints.request.members
+    if single is not None:
+        return [(b"", b"")] if single.name == single.shown else []
+    if members is None:
+        return [(b"", b"")]
+    found = set()
+    for name, path in members.paths.items():
+        entry = endpoints.root.stat(path)
+        folder = entry is not None and entry.kind is Kind.FOLDER
+        found.add((path, name) if folder else (next(enclosing(path)), b""))
+    return sorted(found)
+
+
+def _is_shown(store: Store, folder: bytes, other: Store, there: bytes) -> bool:
+    """Return whether a new file in a folder of `store` exists in the one of `other`."""
+    name = b".hibali-" + os.urandom(16).hex().encode("ascii")
+    if not store.can(Store.marked) or store.stat(folder) is None or other.stat(there) is None:
+        return False
+    with store.marked(folder + b"/" + name if folder else name):
+        return other.stat(there + b"/" + name if there else name) is not None
 
 
 def remove_sources(
@@ -95,14 +177,24 @@ def remove_sources(
         stack.callback(entries.close)
         store = endpoints.origin.store
         try:
-            if store.facts.locks:
-                stack.callback(store.lock(endpoints.request.operation).release)
-            for entry in removal.unchanged(proven.ordered(plan)):
+            stack.callback(store.lock(endpoints.request.operation).release)
+            if not store.facts.locks:  # a server that `lock` probed
+                raise RefusedError("cannot-remove", "the source cannot be locked")
+            _check_not_shown(endpoints)
+            unchanged = removal.unchanged(proven.ordered(plan))
+            # the names of a file share its ctime, which changes with their number
+            linked = bool(plan.files_to_link)
+            for entry in removal.confirmed(unchanged, proven.ordered_there(plan), linked=linked):
                 entries.add(entry)
-        except (ListingIncompleteError, NotFoundError, RefusedError) as problem:
+        except (ListingIncompleteError, NotFoundError, RefusedError, AccessError, TryLaterError) as problem:
+            if is_lost(problem) or problem.code == "overlap":
+                raise
             recorder.record(Failed(b"", LEFT, f"nothing was removed at the source: {problem.message}"))
             return
-        removal.run(entries, stack)
+        try:
+            removal.run(entries, stack)
+        except AccessError as problem:
+            recorder.record(Failed(b"", LEFT, f"not everything was removed at the source: {problem.message}"))
     for path in sorted(proven.unproven):
         removal.leave(path, "it could not be proven by sha256")
 
@@ -113,6 +205,9 @@ class _SourceRemoval:
     def __init__(self, endpoints: Endpoints, recorder: Recorder) -> None:
         self._endpoints = endpoints
         self._store = endpoints.origin.store
+        self._ends = self._store, endpoints.target
+        members = endpoints.request.members
+        self._tops = frozenset((b"",) if members is None else members.paths.values())
         self._recorder = recorder
 
     def unchanged(self, proven: Iterable[Entry]) -> Iterator[Entry]:
@@ -131,6 +226,25 @@ class _SourceRemoval:
             else:
                 yield found
 
+    def confirmed(
+        self, unchanged: Iterable[Entry], there: Iterable[Entry], *, linked: bool
+    ) -> Iterator[Entry]:
+        """List the target again; yield the entries whose copy is as it was proven, in canonical order."""
+        expected, found = _Ordered(there), _Ordered(self._endpoints.target_side.list())
+        times = _without_views(self._endpoints.target).can(Store.identify)  # those of a filesystem
+        here, there_too = ({one["machine"] for one in store.identities()} - {""} for store in self._ends)
+        one_machine = not here.isdisjoint(there_too)
+        for entry in unchanged:
+            copy, now = expected.at(entry.order), found.at(entry.order)
+            if entry.kind is Kind.FOLDER:
+                yield entry
+            elif copy is None or now is None or not _is_still(copy, now, times=times, linked=linked):
+                self.leave(entry.path, "its copy at the target changed after it was proven")
+            elif _is_same_file(entry, now, one_machine=one_machine):
+                self.leave(entry.path, "both are one file")
+            else:
+                yield entry
+
     def run(self, entries: EntrySpool, stack: ExitStack) -> None:
         """Remove the entries, as an operation of its own in the ledger."""
         single = self._endpoints.single
@@ -139,7 +253,7 @@ class _SourceRemoval:
         own.start(stack)
         try:
             own.append(target_line(location, self._store.root_path), durable=True)
-            for entry, problem in self._store.remove(_removable(self._named(entries))):
+            for entry, problem in self._store.remove_unchanged(_removable(self._named(entries), self._tops)):
                 if problem is None:
                     own.record(Deleted(entry.path, entry.kind))
                     self._recorder.record(Removed(entry.path, entry.kind))
@@ -178,9 +292,45 @@ def _identity(entry: Entry) -> tuple[object, ...]:
     return entry.kind, entry.size, *times, entry.device, entry.inode, entry.link, entry.etag
 
 
-def _removable(entries: Iterable[Entry]) -> Iterator[Entry]:
-    """Yield entries in canonical order, and every folder around one of them after its contents; it may have others."""
-    yield from deepest_first(_with_folders(entries), lambda each: each)
+class _Ordered:
+    """A listing in canonical order, in which ascending names are found in one pass."""
+
+    def __init__(self, entries: Iterable[Entry]) -> None:
+        self._coming = iter(entries)
+        self._next = next(self._coming, None)
+
+    def at(self, order: bytes) -> Entry | None:
+        """Return the entry with this order; None if there is none."""
+        while self._next is not None and self._next.order < order:
+            self._next = next(self._coming, None)
+        return self._next if self._next is not None and self._next.order == order else None
+
+
+def _is_still(proven: Entry, now: Entry, *, times: bool, linked: bool) -> bool:
+    """Return whether a copy has all the properties that are known of it; with `linked` its ctime may have changed."""
+    if now.kind is Kind.LINK:
+        return proven.link == now.link
+    same_tags = all(
+        first == second or not (first and second)
+        for first, second in ((proven.inode, now.inode), (proven.etag, now.etag))
+    )
+    same_change = linked or not proven.ctime_ns or proven.ctime_ns == now.ctime_ns
+    same_age = not proven.mtime_ns or same_time(proven.mtime_ns, now.mtime_ns)
+    times_agree = not times or (same_age and same_change)
+    return proven.kind is now.kind and proven.size == now.size and same_tags and times_agree
+
+
+def _is_same_file(entry: Entry, there: Entry, *, one_machine: bool) -> bool:
+    """Return whether both names lead to one file; machines that share a filesystem number its device differently."""
+    same = entry.ctime_ns == there.ctime_ns or (one_machine and entry.device == there.device)
+    return bool(entry.inode) and entry.inode == there.inode and same
+
+
+def _removable(entries: Iterable[Entry], tops: Collection[bytes]) -> Iterator[Entry]:
+    """Yield entries in canonical order, and every folder around one of them, in one of `tops`, after its contents; it may have others."""
+    for entry in deepest_first(_with_folders(entries), lambda each: each):
+        if entry.kind is not Kind.FOLDER or any(above in tops for above in enclosing(entry.path)):
+            yield entry
 
 
 def _with_folders(entries: Iterable[Entry]) -> Iterator[Entry]:

@@ -31,6 +31,7 @@ from transfers.model.units import (
 )
 
 IN_FLIGHT_BYTES = 64 * 1024 * 1024  # at a server of single requests: several parts, or two whole objects
+MARKER = b"hibali checks whether another path shows this folder\n"
 _Value = TypeVar("_Value")
 _Asked = TypeVar("_Asked")
 _Answer = TypeVar("_Answer")
@@ -381,6 +382,15 @@ class Store(Source):
         """
         del entries
         self._refuse("remove files")
+
+    def remove_unchanged(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
+        """Remove entries as `remove` does, where the store can only those of which no property differs, not even ctime, inode or links."""
+        return self.remove(entries)
+
+    def marked(self, path: bytes) -> AbstractContextManager[None]:
+        """Create a small file at `path`, one of hibali's own names, for the time of the context; its folder must exist."""
+        del path
+        self._refuse("create markers")
 
     def adjust(self, adjustments: Iterable[Adjustment]) -> Iterator[tuple[Adjustment, Problem | None]]:
         """Set permissions and attributes in the given order (deepest first); never setuid, setgid or sticky.

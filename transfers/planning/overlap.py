@@ -24,13 +24,15 @@ _MESSAGES = {
     SAME: "the source and the target are the same {kind}",
     INSIDE: "the target is inside the source",
     AROUND: "the source is inside the target",
-    SHARED: "the same folder is mounted in the source and, under another name, in the target",
+    SHARED: "the same folder is mounted in the source and in the target",
 }
 
 
-def check_apart(source: Iterable[Identity], target: Iterable[Identity], subject: Location) -> None:
-    """Raise `RefusedError` if a target folder overlaps with a source folder."""
-    found = _relation(list(target), list(source))
+def check_apart(
+    source: Iterable[Identity], target: Iterable[Identity], subject: Location, *, any_name: bool = False
+) -> None:
+    """Raise `RefusedError` if a target folder overlaps with a source folder; with `any_name` also if both have a common mount."""
+    found = _relation(list(target), list(source), any_name=any_name)
     if found is not None:
         raise _refused(_MESSAGES[found].format(kind="folder"), subject)
 
@@ -70,8 +72,8 @@ def check_backup_apart(backup: list[Identity], others: list[Identity], subject: 
         )
 
 
-def _relation(ones: list[Identity], others: list[Identity]) -> str | None:
-    found = (relation(one, other) for one in ones for other in others)
+def _relation(ones: list[Identity], others: list[Identity], *, any_name: bool = False) -> str | None:
+    found = (relation(one, other, any_name) for one in ones for other in others)
     return next((each for each in found if each is not None), None)
 
 

@@ -202,6 +202,7 @@ class TransferPlan:
     kept: EntrySpool | None = (
         None  # the entries of the source that are at the target already; only with --move
     )
+    kept_there: EntrySpool = field(default_factory=EntrySpool)  # those of the target, as they were compared
     announce: Callable[[int], None] | None = None
     announced: int = _LEAST_ANNOUNCED
 
@@ -226,6 +227,10 @@ class TransferPlan:
         counted = action.entry.kind in _COUNTED
         if self.kept is not None and action.verb in {Verb.KEEP, Verb.ADJUST}:
             self.kept.add(action.entry)
+            if action.target is not None:
+                # setting permissions changes the ctime
+                ctime_ns = action.target.ctime_ns if action.verb is Verb.KEEP else 0
+                self.kept_there.add(action.target._replace(path=action.entry.path, ctime_ns=ctime_ns))
         if action.verb is Verb.KEEP:
             self.files_kept += counted
         elif action.verb is Verb.ADJUST:
@@ -311,6 +316,7 @@ class TransferPlan:
         self.deletions.close()
         if self.kept is not None:
             self.kept.close()
+        self.kept_there.close()
 
 
 def plan_transfer(

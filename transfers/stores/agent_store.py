@@ -659,6 +659,10 @@ class PosixStore(Store):
         """See Store; the target must be locked."""
         return _without_partials(self._batch_results("remove", entries, listed))
 
+    def remove_unchanged(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
+        """See Store; must be locked."""
+        return _without_partials(self._batch_results("remove", entries, _exactly_listed))
+
     def check_no_locks(self, *, itself: bool) -> None:
         """See Store."""
         self._connection.request("check_vacant", where=protocol.text_of(self.root_path), itself=itself)
@@ -994,6 +998,12 @@ def _changed(entry: Entry) -> IncompleteError:
 def is_executable(entry: Entry) -> bool:
     """Return whether the mode is known and its owner may execute the file."""
     return entry.mode >= 0 and bool(entry.mode & 0o100)
+
+
+def _exactly_listed(entry: Entry) -> dict[str, Any]:
+    """Return also what an agent compares before it removes an entry only as it was listed."""
+    state = entry.size, entry.mtime_ns, entry.ctime_ns, entry.device, entry.inode, entry.links
+    return {**listed(entry), "exact": state}
 
 
 def listed(entry: Entry) -> dict[str, Any]:

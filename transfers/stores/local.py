@@ -17,6 +17,7 @@ from hibali.system_errors import message_of
 from hibali.text import printable
 from transfers.agent.protocol import RefusedError, UnsafeNameError, problem_of
 from transfers.model.entry import Entry, entry_of
+from transfers.model.store import MARKER
 from transfers.model.units import PACK_BYTES, Problem, problem_from
 from transfers.pipeline.channel_pool import ChannelPool, no_channels
 from transfers.remote.connection import Connection, error_from, local_command
@@ -94,6 +95,20 @@ class LocalStore(PosixStore):
         with self._below(removes=True) as root:
             found = remove_exact(root, entry.path, listed)
         return None if found is None else problem_from(found)
+
+    @contextmanager
+    def marked(self, path: bytes) -> Iterator[None]:
+        """See Store."""
+        name, flags = path.rpartition(b"/")[2], os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        with self._below(writes=True) as root:
+            descriptor = os.open(name, flags, 0o600, dir_fd=root.parent(path))
+            os.write(descriptor, MARKER)
+            os.close(descriptor)
+        try:
+            yield
+        finally:
+            with self._below(writes=True) as root:
+                os.unlink(name, dir_fd=root.parent(path))
 
     def beside(self, location: Location) -> LocalStore:
         """See Store."""

@@ -91,7 +91,12 @@ class GatheredSource(Source):
                 if path is not None:
                     yield entry._replace(path=path)
         except ListingIncompleteError as problem:
-            problem.raise_renamed(self._shown_path)
+            problem.raise_renamed(self._shown_problem)
+
+    def _shown_problem(self, path: bytes) -> bytes | None:
+        """Return the path here of what could not be listed; b"" for a folder above a member."""
+        above = any(not path or member.startswith(path + b"/") for member in self._shown)
+        return self._shown_path(path) or (b"" if above else None)
 
     def _shown_path(self, path: bytes) -> bytes | None:
         """Return the path here of a path in the store; None for one outside of all members."""

@@ -22,7 +22,7 @@ from transfers.agent.protocol import LEASE_SECONDS
 from transfers.model.entry import Entry, Kind, Verification, weakest
 from transfers.model.facts import Facts, is_own_name, name_problem, unsafe_component
 from transfers.model.identities import identity_of_bucket
-from transfers.model.store import Origin, SharedWriting, SmallFiles, Store
+from transfers.model.store import MARKER, Origin, SharedWriting, SmallFiles, Store
 from transfers.model.units import PACK_BYTES, Committed, Item, Payload, Problem
 from transfers.stores.s3 import removing
 from transfers.stores.s3.bulk import Bulk
@@ -446,6 +446,16 @@ class S3Store(RequestStore):
                 self._records.save(ManifestLines(), removed, self._on_event)
                 self._records.forget_above(removed, self._on_event)
             removed.close()
+
+    @contextmanager
+    def marked(self, path: bytes) -> Iterator[None]:
+        """See Store."""
+        key = self._key(path)
+        self.requests.request("PUT", key, body=MARKER)
+        try:
+            yield
+        finally:
+            self.requests.request("DELETE", key, accept=(404,))
 
     def check_no_locks(self, *, itself: bool) -> None:
         """See Store; a prefix has no symlinks."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future
-from contextlib import closing
+from contextlib import closing, contextmanager
 
 from hibali.errors import HibaliError, NotFoundError, RefusedError
 from hibali.events import Listener, Noted, ignore
@@ -16,7 +16,7 @@ from transfers.agent.protocol import LEASE_SECONDS
 from transfers.model.entry import Entry, Kind, Verification, enclosing, weakest
 from transfers.model.facts import Facts, name_problem, unsafe_component
 from transfers.model.leases import lost_lease
-from transfers.model.store import Origin, Store, problem_of
+from transfers.model.store import MARKER, Origin, Store, problem_of
 from transfers.model.units import Committed, Item, Payload, Problem, Space
 from transfers.stores.server.copying import CopySource, ServerCopying, ServerRename
 from transfers.stores.server.files import Children, Files, Support
@@ -377,6 +377,16 @@ class ServerStore(ServerReader):
                 yield entry, problem
         finally:
             self._save(removed)
+
+    @contextmanager
+    def marked(self, path: bytes) -> Iterator[None]:
+        """See Store."""
+        full = self._path(path)
+        self._files.put(full, MARKER)
+        try:
+            yield
+        finally:
+            self._files.delete(full)
 
     def check_no_locks(self, *, itself: bool) -> None:
         """See Store; symlinks are entries here, never followed as roots."""
