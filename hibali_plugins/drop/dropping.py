@@ -23,7 +23,7 @@ from transfers.planning.overlap import check_apart
 from transfers.remove import Removal, RemovalPlan, RemovalRequest
 from transfers.stores.local import LocalStore
 from transfers.stores.single_file import SingleTarget
-from transfers.verify import match_trees
+from transfers.verify import Pair, match_trees
 
 _LOCK = protocol.OWN_FOLDER + b"/lock"
 _RENEWED_NS = protocol.LEASE_SECONDS * 1_000_000_000  # a lock gets a new time at least so often
@@ -140,9 +140,11 @@ class _Dropping:
         self.recorder.on_event(Hashing(pairs.count, pairs.bytes))
         copies = there.digests(pair.second for pair in pairs if pair.second is not None)
         own = here.digests(pair.first for pair in pairs)
-        for (entry, digest, unread), (_, copy, problem) in zip(own, copies, strict=True):
+        for pair, (entry, digest, unread), (_, copy, problem) in zip(pairs, own, copies, strict=True):
             self.recorder.on_event(Carried(entry.size))
-            if digest is None or copy is None:
+            if _is_same_file(pair):
+                self.recorder.fail(entry.path, _ITSELF)
+            elif digest is None or copy is None:
                 self.recorder.fail(entry.path, unread or problem or _UNREADABLE)
             elif digest != copy:
                 self.recorder.record(
@@ -213,11 +215,24 @@ class _Dropping:
 
 _NAMES = {Kind.LINK: "symlink", Kind.SPECIAL: "device, FIFO or socket"}
 _NO_COPY = Problem("missing", "the site has no file with this name")
+_ITSELF = Problem("overlap", "it is the copy itself: the same file, e.g. in a folder that is mounted at both")
 _UNREADABLE = Problem("unreadable", "it could not be read")
 _KEPT = {
     Kind.LINK: Problem("is-a-symlink", "symlinks are not dropped"),
     Kind.SPECIAL: Problem("special-file", "devices, FIFOs and sockets are not dropped"),
 }
+
+
+def _is_same_file(pair: Pair) -> bool:
+    """Return whether a file and its copy are one, as far as the listing of the site has inodes.
+
+    Device numbers differ between machines that show the same filesystem, but times of inode changes do not. A file of another machine
+    that looks the same by chance only stays.
+    """
+    here, copy = pair.entries
+    return bool(copy.inode == here.inode != 0) and (
+        copy.device == here.device or copy.ctime_ns == here.ctime_ns != 0
+    )
 
 
 def _unable(entry: Entry) -> Problem | None:

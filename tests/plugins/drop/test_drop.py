@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.end_to_end.conftest import MakeTransfers
+from tests.support.small_filesystem import mounted
 from tests.support.transfers import Transfers, actions, at_agents, failed
 from tests.support.trees import flip_byte, many_files, read_tree
 from tests.support.waiting import wait_for
@@ -147,6 +148,17 @@ def test_the_copy_is_never_the_local_file_itself(transfers_to: MakeTransfers, wo
         assert not any(line["kind"] == "deleted" for line in answer.lines)
         assert read_tree(there.root) == before
         assert answer.last["code"] == "overlap", str(answer)
+
+
+@pytest.mark.parametrize("word", ["local", pytest.param("ssh", marks=pytest.mark.heavy)])
+def test_a_file_in_a_folder_that_is_mounted_at_both_stays(transfers_to: MakeTransfers, word: str) -> None:
+    there = transfers_to(word)
+    there.make({b"a": b"1", b"sub/x": b"22"})
+    there.push()
+    with mounted(there.source / "sub", there.root / "sub"):
+        answer = drop(there, there.source, "--at", "there:data", exit=6)
+    assert failed(answer) == {b"sub/x": "overlap"}
+    assert read_tree(there.source) == {b"sub/x": b"22"}
 
 
 @pytest.mark.heavy
