@@ -14,7 +14,7 @@ import pytest
 from tests.end_to_end.conftest import MakeTransfers
 from tests.support.small_filesystem import mounted
 from tests.support.transfers import Transfers, actions, at_agents, failed
-from tests.support.trees import flip_byte, many_files, read_tree
+from tests.support.trees import flip_byte, make_tree, many_files, read_tree
 from tests.support.waiting import wait_for
 from transfers.agent.removing import remove_exact
 from transfers.agent.safe_path import Root
@@ -162,12 +162,20 @@ def test_a_file_in_a_folder_that_is_mounted_at_both_stays(transfers_to: MakeTran
 
 
 @pytest.mark.heavy
-def test_the_lock_shows_that_a_server_has_the_local_folder(transfers_to: MakeTransfers) -> None:
-    there = transfers_to("webdav")
-    there.place.plant("data", {b"a": b"1"})
-    for path, place in ((there.root, "there:data"), (there.root / "a", "there:data/a")):
-        assert drop(there, path, "--at", place, exit=5).last["code"] == "locked"
-        assert read_tree(there.root)[b"a"] == b"1"
+@pytest.mark.parametrize("word", ["webdav", "s3-rclone"])
+def test_a_server_that_shows_the_local_folder_is_no_copy(
+    transfers_to: MakeTransfers, request: pytest.FixtureRequest, word: str
+) -> None:
+    there = transfers_to(word)
+    if word == "webdav":
+        root = there.root
+    else:
+        root = Path(request.getfixturevalue("rclone_s3").store.folder, there.place.bucket.name, "data")
+    make_tree(root, {b"a": b"1", b"sub/b": b"22"})
+    before = read_tree(root)
+    for path, place in ((root, "there:data"), (root / "a", "there:data/a"), (root / "sub", "there:data/sub")):
+        assert drop(there, path, "--at", place, exit=8).last["code"] == "overlap"
+        assert read_tree(root) == before
 
 
 def test_a_file_that_changes_after_the_proof_stays(tmp_path: Path) -> None:
