@@ -9,13 +9,16 @@ from dataclasses import dataclass
 from hibali.config.model import Site
 from hibali.errors import NotFoundError, RefusedError, TryLaterError, UsageError
 from hibali.events import Carried, Deleted, Failed, Hashing, Listener, Noted, ignore
+from hibali.ledger import read_records
 from hibali.locations import Location
-from hibali.text import path_fields, printable
+from hibali.text import path_fields, path_from_fields, printable
 from transfers.agent.identity import child
-from transfers.history.index import has_begun
+from transfers.history.index import read_operations_at
 from transfers.history.journal import Receipt, Recorder, source_line, target_line
+from transfers.history.last_transfer import spellings
+from transfers.history.operations import journal_of
 from transfers.inventory import Tree, open_tree
-from transfers.model.entry import Entry, Kind
+from transfers.model.entry import Entry, Kind, enclosing
 from transfers.model.rules import select_all
 from transfers.model.units import Problem
 from transfers.planning.overlap import check_apart
@@ -45,17 +48,16 @@ def drop(request: DropRequest, on_event: Listener = ignore) -> Receipt:
     Raises:
         RefusedError, UsageError: nothing was changed.
         TryLaterError: another operation holds a lock here.
-        NotFoundError: one of both does not exist, and no earlier call of the same command removed it.
+        NotFoundError: one of both does not exist, and no earlier call removed it.
     """
     here, there = request.here.text, request.there.text
-    resumed = has_begun("drop", there, here)
     with ExitStack() as stack:
         dropping = _Dropping(request, Recorder("drop", there, here, on_event), stack)
         dropping.recorder.start(stack)
         try:
             dropping.run()
         except NotFoundError as problem:
-            if not (resumed and problem.subject == here):
+            if problem.subject != here or not _was_dropped(request):
                 dropping.end(problem)
                 raise
             dropping.recorder.record(Noted(f"{here}: an earlier call of this command removed it"))
@@ -63,6 +65,22 @@ def drop(request: DropRequest, on_event: Listener = ignore) -> Receipt:
             dropping.end(problem)
             raise
         return dropping.end(None)
+
+
+def _was_dropped(request: DropRequest) -> bool:
+    """Return whether an earlier call recorded the removal of this file, or of files in this folder, with the same copy."""
+    roots = spellings(request.here)
+    for operation in read_operations_at(roots):
+        place = operation.place
+        if operation.operation != "drop" or operation.source != request.there.text or place is None:
+            continue
+        below = {root.path[len(place.path.rstrip(b"/")) :].strip(b"/") for root in roots if place.holds(root)}
+        for record in read_records(journal_of(operation.id)) if below else ():
+            if record.get("kind") in {"proven", "deleted"} and not below.isdisjoint(
+                [path_from_fields(record), *enclosing(path_from_fields(record))]
+            ):
+                return True
+    return False
 
 
 def plan_drop(request: DropRequest, show: Callable[[Entry], None], on_event: Listener = ignore) -> Receipt:

@@ -106,6 +106,12 @@ def test_single_files_and_several_paths(local_there: Transfers) -> None:
     # the same command again, after everything was removed
     drop(there, a, "--at", "there:data/")
     assert drop(there, there.source / "never", "--at", "there:data/", exit=3).last["code"] == "no-such-place"
+    # the same words in another folder
+    words = "drop", "a", "--at", "there:data/", "--json"
+    there.pull(there.source)
+    there.hibali(*words, cwd=there.source, exit=0)
+    there.hibali(*words, cwd=there.source, exit=0)
+    assert there.hibali(*words, cwd=there.source.parent, exit=3).last["code"] == "no-such-place"
     assert drop(there, "there:data/a", "--at", "there:data/a", exit=2).last["code"] == "not-a-local-file"
 
 
