@@ -89,6 +89,12 @@ def test_the_recorded_place_is_used_without_place(there: Transfers) -> None:
     assert drop(there, source / "sub", "--at", "there").last["source"] == "there:data/sub"
     (source.parent / "other").mkdir()
     assert drop(there, source.parent / "other", "--at", "there", exit=3).last["code"] == "never-transferred"
+    # sources from several folders
+    several = make_tree(there.folder / "several", {b"x/a": b"1", b"y/b": b"2"})
+    there.hibali("push", several / "x/a", several / "y", "there:both", exit=0)
+    for words in (("drop", several / "y", "--at", "there"), ("status", several / "y")):
+        assert b"several folders" in there.hibali(*words, exit=3).err
+    assert drop(there, several / "y", "--at", "there:both/y").last["files_deleted"] == 1
     assert drop(there, source, "--at", "nowhere", exit=2).last["code"] == "unknown-site"
 
 
