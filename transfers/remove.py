@@ -290,6 +290,8 @@ class Removal:
             found = self._folder_of_that_name(found)
         identity = self._check_unprotected(location, above, link=found.kind is Kind.LINK)
         if found.kind is not Kind.FOLDER:
+            if self._part is not None:  # the name is in the folder around it
+                self._part = self._part.rpartition(b"/")[0]
             return found
         if not recursive:
             raise UsageError(

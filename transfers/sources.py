@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hibali.config.model import Site
 from hibali.errors import UsageError
-from hibali.events import Listener
+from hibali.events import Listener, Noted
 from hibali.locations import Location
-from hibali.text import printable
+from hibali.text import counted, printable
 from transfers.engine.request import Members, Request
 from transfers.listing import Matches, find_matches
 from transfers.model.entry import Entry, Kind, enclosing
@@ -53,7 +53,7 @@ def with_sources(request: Request, sources: Sequence[Location], on_event: Listen
                 subject=request.target.text,
                 hint="Transfer them into two folders. Nothing was changed.",
             )
-    _check_apart(frozenset(members.values()))
+    _check_apart({_path_in(root, each): each for each in found})
     rules = replace(request.rules, files_from=frozenset(members))
     return replace(request, source=root, rules=rules, members=Members(shown, members))
 
@@ -69,10 +69,14 @@ def several_removals(
     matches = [find_matches(location, on_event) for location in locations]
     if matches == [None]:
         return RemovalRequest(locations[0], recursive, limit, sites)
+    for location, some in zip(locations, matches, strict=True):
+        if some is not None:
+            matching = counted(len(some.entries), "matching name")
+            on_event(Noted(f"{location.text}: nothing has exactly this name, so it is a pattern; {matching}"))
     found = [each for one, some in zip(locations, matches, strict=True) for each in _located(one, some)]
     folder, shown = _common_folder(found), _text_of_all(locations)
     paths = {_path_in(folder, each): each for each in found}
-    _check_apart(frozenset(paths))
+    _check_apart(paths)
     listed = {
         _path_in(folder, some.folder.child(entry.path)): entry
         for some in matches
@@ -130,14 +134,14 @@ def _path_in(folder: Location, location: Location) -> bytes:
     return location.raw[len(folder.raw) :].lstrip(b"/") if folder.raw else location.raw
 
 
-def _check_apart(paths: frozenset[bytes]) -> None:
-    """Raise `UsageError` for a path that is inside another one."""
-    for path in paths:
-        if not paths.isdisjoint(enclosing(path)):
+def _check_apart(located: Mapping[bytes, Location]) -> None:
+    """Raise `UsageError` for a location, given with its path, that is inside another one."""
+    for path, location in located.items():
+        if any(above in located for above in enclosing(path)):
             raise UsageError(
                 "source-inside-source",
-                "this is inside another one",
-                subject=printable(path),
+                "this is inside another one of the locations",
+                subject=location.text,
                 hint="Leave it out: it belongs to the folder around it.",
             )
 
@@ -162,9 +166,9 @@ def _common_folder(sources: Sequence[Location]) -> Location:
         if is_whole(each):
             raise UsageError(
                 "source-without-name",
-                "with several sources each needs a name, and this is a whole site or home folder",
+                "with several locations each needs a name, and this is a whole site or home folder",
                 subject=each.text,
-                hint="Transfer it alone: its contents go into the target.",
+                hint="Name it alone. Nothing was changed.",
             )
     folder = first.parent
     while not all(_is_in(each.parent.path, folder.path) for each in sources):
@@ -186,9 +190,9 @@ def _text_of(folder: Location, first: Location) -> str:
 def _apart(source: Location) -> UsageError:
     return UsageError(
         "sources-apart",
-        "this source has no folder in common with the first one",
+        "this location has no folder in common with the first one",
         subject=source.text,
-        hint="Transfer them one after the other. Nothing was changed.",
+        hint="Name them in calls of their own, one after the other. Nothing was changed.",
     )
 
 

@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 
 from hibali.config.model import Site
-from hibali.errors import NotFoundError, TryLaterError, UsageError
+from hibali.errors import NotFoundError, RefusedError, TryLaterError, UsageError
 from hibali.events import Carried, Deleted, Failed, Hashing, Listener, Noted, ignore
+from hibali.ledger import read_records
 from hibali.locations import Location
-from hibali.text import path_fields
-from transfers.agent import protocol
+from hibali.text import path_fields, path_from_fields, printable
 from transfers.agent.identity import child
-from transfers.history.index import has_begun
+from transfers.history.index import read_operations_at
 from transfers.history.journal import Receipt, Recorder, source_line, target_line
+from transfers.history.last_transfer import spellings
+from transfers.history.operations import journal_of
 from transfers.inventory import Tree, open_tree
-from transfers.model.entry import Entry, Kind
+from transfers.model.entry import Entry, Kind, enclosing
 from transfers.model.rules import select_all
 from transfers.model.units import Problem
 from transfers.planning.overlap import check_apart
 from transfers.remove import Removal, RemovalPlan, RemovalRequest
 from transfers.stores.local import LocalStore
 from transfers.stores.single_file import SingleTarget
-from transfers.verify import match_trees
+from transfers.verify import Pair, Pairs, match_trees
 
-_LOCK = protocol.OWN_FOLDER + b"/lock"
-_RENEWED_NS = protocol.LEASE_SECONDS * 1_000_000_000  # a lock gets a new time at least so often
+_ASIDE = b"hibali-drop-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,18 +47,17 @@ def drop(request: DropRequest, on_event: Listener = ignore) -> Receipt:
 
     Raises:
         RefusedError, UsageError: nothing was changed.
-        TryLaterError: another operation holds a lock here or at the copy.
-        NotFoundError: one of both does not exist, and no earlier call of the same command removed it.
+        TryLaterError: another operation holds a lock here.
+        NotFoundError: one of both does not exist, and no earlier call removed it.
     """
     here, there = request.here.text, request.there.text
-    resumed = has_begun("drop", there, here)
     with ExitStack() as stack:
         dropping = _Dropping(request, Recorder("drop", there, here, on_event), stack)
         dropping.recorder.start(stack)
         try:
             dropping.run()
         except NotFoundError as problem:
-            if not (resumed and problem.subject == here):
+            if problem.subject != here or not _was_dropped(request):
                 dropping.end(problem)
                 raise
             dropping.recorder.record(Noted(f"{here}: an earlier call of this command removed it"))
@@ -67,13 +67,29 @@ def drop(request: DropRequest, on_event: Listener = ignore) -> Receipt:
         return dropping.end(None)
 
 
+def _was_dropped(request: DropRequest) -> bool:
+    """Return whether an earlier call recorded the removal of this file, or of files in this folder, with the same copy."""
+    roots = spellings(request.here)
+    for operation in read_operations_at(roots):
+        place = operation.place
+        if operation.operation != "drop" or operation.source != request.there.text or place is None:
+            continue
+        below = {root.path[len(place.path.rstrip(b"/")) :].strip(b"/") for root in roots if place.holds(root)}
+        for record in read_records(journal_of(operation.id)) if below else ():
+            if record.get("kind") in {"proven", "deleted"} and not below.isdisjoint(
+                [path_from_fields(record), *enclosing(path_from_fields(record))]
+            ):
+                return True
+    return False
+
+
 def plan_drop(request: DropRequest, show: Callable[[Entry], None], on_event: Listener = ignore) -> Receipt:
     """Prove as `drop` does, call `show` with each file that it would remove, and change nothing, not even a lock."""
     with ExitStack() as stack:
         recorder = Recorder("drop", request.there.text, request.here.text, on_event)
         dropping = _Dropping(request, recorder, stack)
         found = dropping.find()
-        for entry, _ in dropping.proven(found, dropping.removal.plan(found)):
+        for entry, _ in dropping.proven(found, dropping.removal.plan(found), dry_run=True):
             show(entry)
         return recorder.complete(None)
 
@@ -108,7 +124,7 @@ class _Dropping:
         store, recorder = self.removal.store, self.recorder
         assert isinstance(store, LocalStore)
         recorder.append(target_line(self._request.here, store.root_path), durable=True)
-        for entry, digest in self.proven(found, plan):
+        for entry, digest in self.proven(found, plan, dry_run=False):
             # before the removal, so that no killed call leaves a removal without its proof
             recorder.append(
                 {"kind": "proven", **path_fields(entry.path), "size": entry.size, "sha256": digest}
@@ -120,7 +136,7 @@ class _Dropping:
                 recorder.fail(entry.path, problem)
         lock.release()
 
-    def proven(self, found: Entry, plan: RemovalPlan) -> Iterator[tuple[Entry, str]]:
+    def proven(self, found: Entry, plan: RemovalPlan, *, dry_run: bool) -> Iterator[tuple[Entry, str]]:
         """Yield each file whose copy has the same sha256 now, with that; record a failure for every other name."""
         there = self._open_there(found)
         here = self._here(found, plan)
@@ -137,19 +153,22 @@ class _Dropping:
 
         pairs = match_trees(here, there, differs).pairs
         self._stack.callback(pairs.close)
+        checked = {} if dry_run else self._check_copies_apart(pairs, there)
         self.recorder.on_event(Hashing(pairs.count, pairs.bytes))
         copies = there.digests(pair.second for pair in pairs if pair.second is not None)
         own = here.digests(pair.first for pair in pairs)
-        for (entry, digest, unread), (_, copy, problem) in zip(own, copies, strict=True):
+        for pair, (entry, digest, unread), (_, copy, problem) in zip(pairs, own, copies, strict=True):
             self.recorder.on_event(Carried(entry.size))
-            if digest is None or copy is None:
+            if _is_same_file(pair):
+                self.recorder.fail(entry.path, _ITSELF)
+            elif digest is None or copy is None:
                 self.recorder.fail(entry.path, unread or problem or _UNREADABLE)
             elif digest != copy:
                 self.recorder.record(
                     Failed(entry.path, "differs", f"the sha256 of the copy is {copy}, here {digest}")
                 )
             else:
-                yield entry, digest
+                yield checked.get(entry.path, entry), digest
 
     def _here(self, found: Entry, plan: RemovalPlan) -> Tree:
         """Return the files to drop; names that are no plain files, or on tape, are failures."""
@@ -183,24 +202,38 @@ class _Dropping:
         return tree
 
     def _check_apart(self, here: Tree, there: Tree) -> None:
-        """Raise `RefusedError` if the copy is the local file or folder itself, `TryLaterError` if that is possible.
-
-        Where stores cannot tell (a WebDAV server that shows this folder), the lock that this operation holds here is visible there. Older
-        locks, which a killed operation may have left at the site, are others.
-        """
+        """Raise `RefusedError` if the copy is the local file or folder itself, as far as stores can tell."""
         own = self.removal.store.identities()
         if here.single:
             own = [child(one, self._request.here.name) for one in own]
         check_apart(own, there.stores[0].identities(), self._request.there)
-        mine, lock = self.removal.store.stat(_LOCK), there.stores[-1].stat(_LOCK)
-        if mine is None or lock is None or mine.size != lock.size:
-            return
-        if not lock.mtime_ns or abs(mine.mtime_ns - lock.mtime_ns) < _RENEWED_NS:
-            raise TryLaterError(
-                "locked",
-                "another operation holds its lock, or it is the local folder itself under another name",
-                subject=self._request.there.text,
-            )
+
+    def _check_copies_apart(self, pairs: Pairs, there: Tree) -> Mapping[bytes, Entry]:
+        """Raise `RefusedError` if a site without inodes shows a local folder; return the checked files, whose ctime is new.
+
+        In each folder the copy of one file is read while the local file has another name. A new file would prove less: rclone, for
+        example, shows a folder for five minutes as it was (`--dir-cache-time`).
+        """
+        store = self.removal.store
+        assert isinstance(store, LocalStore)
+        smallest: dict[bytes, Pair] = {}
+        for pair in pairs:
+            folder = pair.first.path.rpartition(b"/")[0]
+            if pair.first.size and pair.second is not None and not pair.second.inode:
+                smallest[folder] = min(smallest.get(folder, pair), pair, key=lambda each: each.first.size)
+        checked = {}
+        for entry, copy in (pair.entries for pair in smallest.values()):
+            try:
+                with store.set_aside(entry, _ASIDE):
+                    [(_, digest, problem)] = there.digests([copy])
+            except TryLaterError as lost:  # rclone ends the connection
+                raise _not_apart(self._request.there, copy, lost.message) from None
+            if digest is None:
+                raise _not_apart(self._request.there, copy, (problem or _UNREADABLE).message)
+            found = store.stat(entry.path)
+            if found is not None and found._replace(ctime_ns=entry.ctime_ns) == entry:
+                checked[entry.path] = found
+        return checked
 
     def end(self, problem: BaseException | None) -> Receipt:
         """Write the receipt."""
@@ -213,11 +246,34 @@ class _Dropping:
 
 _NAMES = {Kind.LINK: "symlink", Kind.SPECIAL: "device, FIFO or socket"}
 _NO_COPY = Problem("missing", "the site has no file with this name")
+_ITSELF = Problem("overlap", "it is the copy itself: the same file, e.g. in a folder that is mounted at both")
 _UNREADABLE = Problem("unreadable", "it could not be read")
 _KEPT = {
     Kind.LINK: Problem("is-a-symlink", "symlinks are not dropped"),
     Kind.SPECIAL: Problem("special-file", "devices, FIFOs and sockets are not dropped"),
 }
+
+
+def _not_apart(there: Location, copy: Entry, reason: str) -> RefusedError:
+    return RefusedError(
+        "overlap",
+        f"while the local file had another name, its copy {printable(copy.path)} could not be read ({reason}):"
+        " it may be the local file itself",
+        subject=there.text,
+        hint="Name a copy at another place, or if the site was interrupted, run the same command again. Nothing was removed.",
+    )
+
+
+def _is_same_file(pair: Pair) -> bool:
+    """Return whether a file and its copy are one, as far as the listing of the site has inodes.
+
+    Device numbers differ between machines that show the same filesystem, but times of inode changes do not. A file of another machine
+    that looks the same by chance only stays.
+    """
+    here, copy = pair.entries
+    return bool(copy.inode == here.inode != 0) and (
+        copy.device == here.device or copy.ctime_ns == here.ctime_ns != 0
+    )
 
 
 def _unable(entry: Entry) -> Problem | None:

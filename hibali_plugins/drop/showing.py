@@ -16,7 +16,7 @@ from hibali_cli.records import action_fields
 from hibali_plugins.drop.dropping import DropRequest, drop, plan_drop
 from transfers.history.index import read_operations_at
 from transfers.history.journal import Receipt
-from transfers.history.last_transfer import find_last_transfer, place_there, spellings
+from transfers.history.last_transfer import NOT_BY_FOLDER, find_last_transfer, place_there, spellings
 from transfers.model.entry import Entry
 from transfers.planning.actions import Action, Verb
 
@@ -66,7 +66,7 @@ def _copy_of(here: Location, at: str, settings: Settings, *, alone: bool) -> Loc
             "never-transferred",
             f"the ledger has no transfer of a folder with it to or from {site}",
             subject=here.text,
-            hint=f"Name the place of the copy: --at {site}:PLACE",
+            hint=f"Name the place of the copy: --at {site}:PLACE. {NOT_BY_FOLDER}",
         )
     return read_location(place_there(last), settings, literal=True)
 

@@ -28,6 +28,7 @@ from hibali_plugins.status.comparing import (
 )
 from transfers.history.index import read_operations_at
 from transfers.history.last_transfer import (
+    NOT_BY_FOLDER,
     LastTransfer,
     find_last_transfer,
     place_there,
@@ -53,7 +54,8 @@ def show_folder(
             "never-transferred",
             "the ledger has no transfer of this folder",
             subject=folder,
-            hint=if_offered("history", "To list the transfers of this machine: hibali history"),
+            hint=f"{NOT_BY_FOLDER} To compare with it: hibali plan FOLDER SITE:PATH."
+            + if_offered("history", " To list the transfers of this machine: hibali history"),
         )
     known = read_known_files(last, read_operations_at([last.here]))
     with listening(common, f"status {folder}") as on_event:

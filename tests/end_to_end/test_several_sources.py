@@ -130,7 +130,7 @@ def test_a_name_with_wildcard_characters_is_never_expanded(local_there: Transfer
     there.hibali("pull", "there:data/[ad]*", "there:data/[x]", there.folder / "several", exit=0)
     found = {path.name for path in (there.folder / "several").iterdir()}
     assert found == {"a*", "ab", "d*", "d1", "[x]"}
-    there.hibali("rm", "there:data/a*", exit=0)
+    assert b"pattern" not in there.hibali("rm", "there:data/a*", exit=0).err
     there.hibali("rm", "there:data/./a*", exit=3)
     there.hibali("rm", "-ry", "there:data/d[*]", "there:data/[x]", exit=0)
     assert there.there() == {b"ab": b"2", b"x": b"4", b"d1/ab": b"6"}
@@ -148,6 +148,35 @@ def test_what_matches_is_removed_as_one_operation(there: Transfers) -> None:
     there.check_no_own_files()
     assert there.verify("there:data").last["files"] == len(left)
     assert counts(there.hibali("rm", "-y", "there:data/*/*/t*", "--json", exit=0))["files_deleted"] == 1
+
+
+def test_removed_files_are_recorded_by_their_paths(local_there: Transfers) -> None:
+    there = local_there
+    there.make({b"z": b"1", b"d/f": b"2", b"d/g": b"3", b"e/h": b"4"})
+    there.push()
+    words = "there:data/z", "there:data/d/f", "there:data/e"
+    planned = there.hibali("rm", "-rn", *words, "--json", exit=0)
+    removed = {b"z", b"d/f", b"e/h", b"e"}
+    assert actions(planned).keys() == removed
+    answer = there.hibali("rm", "-ry", "-v", *words, "--json", exit=0)
+    assert {line["path"].encode() for line in answer.lines if line["kind"] == "deleted"} == removed
+    assert there.verify("there:data").last["files"] == 1
+
+
+def test_messages_of_a_removal_fit_it_and_have_what_was_typed(local_there: Transfers) -> None:
+    there = local_there
+    there.place.plant("data", TREE)
+    words = "there:data/run-1", "there:data/run-1/out"
+    problem = there.hibali("rm", "-ry", *words, "--json", exit=2).last
+    assert problem["about"] == words[1]
+    elsewhere = there.hibali("rm", "-ry", "there:data/run-x", there.folder, exit=2).err
+    assert b"[sources-apart]" in elsewhere
+    assert not any(word in elsewhere for word in (b"source ", b"ransfer"))
+    # a retry after a file with exactly this name is gone
+    there.place.plant("data", {b"[r]un-x": b"1"})
+    assert b"pattern" not in there.hibali("rm", "-y", "there:data/[r]un-x", exit=0).err
+    again = there.hibali("rm", "-y", "there:data/[r]un-x", exit=0).err
+    assert b"nothing has exactly this name, so it is a pattern; 1 matching name" in again
 
 
 def test_a_recorded_folder_that_is_gone_still_matches(local_there: Transfers) -> None:

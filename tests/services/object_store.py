@@ -34,6 +34,7 @@ class ObjectStore:
     # The keys of another account, which may do nothing that nobody allowed: at SeaweedFS `OTHER_ACCOUNT`, at Swift a user of its own.
     other_access_key: str = ""
     other_secret_key: str = ""
+    folder: str = ""  # the one that has the buckets as folders, if the server shows a folder
 
     @property
     def env(self) -> dict[str, str]:

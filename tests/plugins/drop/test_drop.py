@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from tests.end_to_end.conftest import MakeTransfers
+from tests.support.small_filesystem import mounted
 from tests.support.transfers import Transfers, actions, at_agents, failed
-from tests.support.trees import flip_byte, many_files, read_tree
+from tests.support.trees import flip_byte, make_tree, many_files, read_tree
 from tests.support.waiting import wait_for
 from transfers.agent.removing import remove_exact
 from transfers.agent.safe_path import Root
@@ -88,6 +89,12 @@ def test_the_recorded_place_is_used_without_place(there: Transfers) -> None:
     assert drop(there, source / "sub", "--at", "there").last["source"] == "there:data/sub"
     (source.parent / "other").mkdir()
     assert drop(there, source.parent / "other", "--at", "there", exit=3).last["code"] == "never-transferred"
+    # sources from several folders
+    several = make_tree(there.folder / "several", {b"x/a": b"1", b"y/b": b"2"})
+    there.hibali("push", several / "x/a", several / "y", "there:both", exit=0)
+    for words in (("drop", several / "y", "--at", "there"), ("status", several / "y")):
+        assert b"several folders" in there.hibali(*words, exit=3).err
+    assert drop(there, several / "y", "--at", "there:both/y").last["files_deleted"] == 1
     assert drop(there, source, "--at", "nowhere", exit=2).last["code"] == "unknown-site"
 
 
@@ -105,6 +112,12 @@ def test_single_files_and_several_paths(local_there: Transfers) -> None:
     # the same command again, after everything was removed
     drop(there, a, "--at", "there:data/")
     assert drop(there, there.source / "never", "--at", "there:data/", exit=3).last["code"] == "no-such-place"
+    # the same words in another folder
+    words = "drop", "a", "--at", "there:data/", "--json"
+    there.pull(there.source)
+    there.hibali(*words, cwd=there.source, exit=0)
+    there.hibali(*words, cwd=there.source, exit=0)
+    assert there.hibali(*words, cwd=there.source.parent, exit=3).last["code"] == "no-such-place"
     assert drop(there, "there:data/a", "--at", "there:data/a", exit=2).last["code"] == "not-a-local-file"
 
 
@@ -149,13 +162,39 @@ def test_the_copy_is_never_the_local_file_itself(transfers_to: MakeTransfers, wo
         assert answer.last["code"] == "overlap", str(answer)
 
 
+@pytest.mark.parametrize(
+    "word", ["local", *(pytest.param(word, marks=pytest.mark.heavy) for word in ("ssh", "sftp"))]
+)
+def test_a_file_in_a_folder_that_is_mounted_at_both_stays(transfers_to: MakeTransfers, word: str) -> None:
+    there = transfers_to(word)
+    before = {b"a": b"1", b"sub/x": b"22", b"sub/y": b"333"}
+    there.make(before)
+    there.push()
+    with mounted(there.source / "sub", there.root / "sub"):
+        if word == "sftp":  # it has no inodes
+            assert drop(there, there.source, "--at", "there:data", exit=8).last["code"] == "overlap"
+            assert read_tree(there.source) == before
+            return
+        answer = drop(there, there.source, "--at", "there:data", exit=6)
+    assert failed(answer) == {b"sub/x": "overlap", b"sub/y": "overlap"}
+    assert read_tree(there.source) == {name: before[name] for name in (b"sub/x", b"sub/y")}
+
+
 @pytest.mark.heavy
-def test_the_lock_shows_that_a_server_has_the_local_folder(transfers_to: MakeTransfers) -> None:
-    there = transfers_to("webdav")
-    there.place.plant("data", {b"a": b"1"})
-    for path, place in ((there.root, "there:data"), (there.root / "a", "there:data/a")):
-        assert drop(there, path, "--at", place, exit=5).last["code"] == "locked"
-        assert read_tree(there.root)[b"a"] == b"1"
+@pytest.mark.parametrize("word", ["webdav", "s3-rclone"])
+def test_a_server_that_shows_the_local_folder_is_no_copy(
+    transfers_to: MakeTransfers, request: pytest.FixtureRequest, word: str
+) -> None:
+    there = transfers_to(word)
+    if word == "webdav":
+        root = there.root
+    else:
+        root = Path(request.getfixturevalue("rclone_s3").store.folder, there.place.bucket.name, "data")
+    make_tree(root, {b"a": b"1", b"sub/b": b"22"})
+    before = read_tree(root)
+    for path, place in ((root, "there:data"), (root / "a", "there:data/a"), (root / "sub", "there:data/sub")):
+        assert drop(there, path, "--at", place, exit=8).last["code"] == "overlap"
+        assert read_tree(root) == before
 
 
 def test_a_file_that_changes_after_the_proof_stays(tmp_path: Path) -> None:
