@@ -65,7 +65,7 @@ class ProvenEntries:
 
     def ordered_there(self, plan: TransferPlan) -> Iterator[Entry]:
         """Yield their copies at the target in canonical order, as far as known; 0 and None are unknown properties."""
-        return _sorted(self._moved_there, plan.kept_there)
+        return _sorted(self._moved_there, plan.kept_there or ())
 
     def close(self) -> None:
         """Delete them from disk."""

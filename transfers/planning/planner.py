@@ -202,7 +202,7 @@ class TransferPlan:
     kept: EntrySpool | None = (
         None  # the entries of the source that are at the target already; only with --move
     )
-    kept_there: EntrySpool = field(default_factory=EntrySpool)  # those of the target, as they were compared
+    kept_there: EntrySpool | None = None  # those of the target, as they were compared; as `kept`
     announce: Callable[[int], None] | None = None
     announced: int = _LEAST_ANNOUNCED
 
@@ -227,7 +227,7 @@ class TransferPlan:
         counted = action.entry.kind in _COUNTED
         if self.kept is not None and action.verb in {Verb.KEEP, Verb.ADJUST}:
             self.kept.add(action.entry)
-            if action.target is not None:
+            if action.target is not None and self.kept_there is not None:
                 # setting permissions changes the ctime
                 ctime_ns = action.target.ctime_ns if action.verb is Verb.KEEP else 0
                 self.kept_there.add(action.target._replace(path=action.entry.path, ctime_ns=ctime_ns))
@@ -314,9 +314,9 @@ class TransferPlan:
         self.moves.close()
         self.adjustments.close()
         self.deletions.close()
-        if self.kept is not None:
-            self.kept.close()
-        self.kept_there.close()
+        for spool in (self.kept, self.kept_there):
+            if spool is not None:
+                spool.close()
 
 
 def plan_transfer(
@@ -343,7 +343,9 @@ def plan_transfer(
     Raises:
         HibaliError: a side cannot be reached, or its listing is wrong; `unlisted` has unlisted names.
     """
-    plan = TransferPlan(announce=announce, kept=EntrySpool() if moves_away else None)
+    plan = TransferPlan(announce=announce)
+    if moves_away:
+        plan.kept, plan.kept_there = EntrySpool(), EntrySpool()
     try:
         _decide_all(plan, source, target, rules, target_exists, missing_records)
     except BaseException:
