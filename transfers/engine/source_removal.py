@@ -216,7 +216,7 @@ class _SourceRemoval:
         wanted = next(coming, None)
         top = self._store.stat()
         for found in self._endpoints.source.list():
-            while wanted is not None and wanted.order < found.order:  # somebody else removed it
+            while wanted is not None and wanted.order < found.order:  # another process removed it
                 wanted = next(coming, None)
             if wanted is None or wanted.order != found.order:
                 continue
