@@ -13,7 +13,9 @@ from hibali_plugins.centres import profiles
 from hibali_plugins.setup import sources
 from tests.end_to_end.run_tools import Bench
 from tests.end_to_end.test_completion import offered
+from tests.services.processes import end_all
 from tests.services.session import REPOSITORY
+from tests.services.sshd import start_sshd
 from tests.support.terminal import Terminal
 
 CENTRES = profiles.names()
@@ -144,20 +146,22 @@ def ssh_config_for(hibali: Any, server: Any, hosts: str) -> Path:
     return path
 
 
-def logins(server: Any) -> int:
-    count: int = server.log.read_bytes().count(b"Accepted publickey")
-    return count
-
-
-def test_push_through_the_access_machine_of_a_profile(hibali: Any, ssh_server: Any) -> None:
-    config = ssh_config_for(hibali, ssh_server, "access.grid5000.fr rennes")
-    words = [*options("grid5000", user=ssh_server.user), "--ssh-config", str(config), "--yes"]
-    hibali("sites", "import", "centre:grid5000", *words, exit=0)
-    (hibali.home.folder / "a.txt").write_text("hello\n")
-    before = logins(ssh_server)
-    hibali("push", "a.txt", f"grid5000:{hibali.home.folder.name}/a.txt", exit=0)
-    assert (ssh_server.home / hibali.home.folder.name / "a.txt").read_text() == "hello\n"
-    assert logins(ssh_server) == before + 2  # at the access machine, and at the frontend through it
+def test_push_through_the_access_machine_of_a_profile(hibali: Any, tmp_path: Path) -> None:
+    """An sshd of its own, because others log in to that of all tests meanwhile."""
+    session = tmp_path / "counted"
+    session.mkdir()
+    try:
+        server = start_sshd(session, session / "ssh")
+        config = ssh_config_for(hibali, server, "access.grid5000.fr rennes")
+        words = [*options("grid5000", user=server.user), "--ssh-config", str(config), "--yes"]
+        hibali("sites", "import", "centre:grid5000", *words, exit=0)
+        (hibali.home.folder / "a.txt").write_text("hello\n")
+        hibali("push", "a.txt", "grid5000:a.txt", exit=0)
+        assert (server.home / "a.txt").read_text() == "hello\n"
+        # at the access machine, and at the frontend through it
+        assert server.log.read_bytes().count(b"Accepted publickey") == 2
+    finally:
+        end_all(session)
 
 
 def test_push_and_run_with_a_profile(hibali: Any, slurm: Any) -> None:
