@@ -21,7 +21,7 @@ from transfers.inventory import Tree, open_tree
 from transfers.model.entry import Entry, Kind, enclosing
 from transfers.model.rules import select_all
 from transfers.model.units import Problem
-from transfers.planning.overlap import check_apart
+from transfers.planning.overlap import check_apart, is_same_file, on_one_machine
 from transfers.remove import Removal, RemovalPlan, RemovalRequest
 from transfers.stores.local import LocalStore
 from transfers.stores.single_file import SingleTarget
@@ -157,9 +157,10 @@ class _Dropping:
         self.recorder.on_event(Hashing(pairs.count, pairs.bytes))
         copies = there.digests(pair.second for pair in pairs if pair.second is not None)
         own = here.digests(pair.first for pair in pairs)
+        one_machine = on_one_machine(here.stores[0].identities(), there.stores[0].identities())
         for pair, (entry, digest, unread), (_, copy, problem) in zip(pairs, own, copies, strict=True):
             self.recorder.on_event(Carried(entry.size))
-            if _is_same_file(pair):
+            if is_same_file(*pair.entries, one_machine=one_machine):
                 self.recorder.fail(entry.path, _ITSELF)
             elif digest is None or copy is None:
                 self.recorder.fail(entry.path, unread or problem or _UNREADABLE)
@@ -261,18 +262,6 @@ def _not_apart(there: Location, copy: Entry, reason: str) -> RefusedError:
         " it may be the local file itself",
         subject=there.text,
         hint="Name a copy at another place, or if the site was interrupted, run the same command again. Nothing was removed.",
-    )
-
-
-def _is_same_file(pair: Pair) -> bool:
-    """Return whether a file and its copy are one, as far as the listing of the site has inodes.
-
-    Device numbers differ between machines that show the same filesystem, but times of inode changes do not. A file of another machine
-    that looks the same by chance only stays.
-    """
-    here, copy = pair.entries
-    return bool(copy.inode == here.inode != 0) and (
-        copy.device == here.device or copy.ctime_ns == here.ctime_ns != 0
     )
 
 

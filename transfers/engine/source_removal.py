@@ -23,6 +23,7 @@ from transfers.model.spool import EntrySpool, sort_on_disk
 from transfers.model.store import Store, StoreView
 from transfers.model.units import Committed, ListingIncompleteError
 from transfers.planning.actions import same_time
+from transfers.planning.overlap import is_same_file, on_one_machine
 from transfers.planning.planner import TransferPlan
 
 LEFT = "source-left"  # the code of an entry that is at the target, but not removed at the source
@@ -232,15 +233,14 @@ class _SourceRemoval:
         """List the target again; yield the entries whose copy is as it was proven, in canonical order."""
         expected, found = _Ordered(there), _Ordered(self._endpoints.target_side.list())
         times = _without_views(self._endpoints.target).can(Store.identify)  # those of a filesystem
-        here, there_too = ({one["machine"] for one in store.identities()} - {""} for store in self._ends)
-        one_machine = not here.isdisjoint(there_too)
+        one_machine = on_one_machine(*(store.identities() for store in self._ends))
         for entry in unchanged:
             copy, now = expected.at(entry.order), found.at(entry.order)
             if entry.kind is Kind.FOLDER:
                 yield entry
             elif copy is None or now is None or not _is_still(copy, now, times=times, linked=linked):
                 self.leave(entry.path, "its copy at the target changed after it was proven")
-            elif _is_same_file(entry, now, one_machine=one_machine):
+            elif is_same_file(entry, now, one_machine=one_machine):
                 self.leave(entry.path, "both are one file")
             else:
                 yield entry
@@ -318,12 +318,6 @@ def _is_still(proven: Entry, now: Entry, *, times: bool, linked: bool) -> bool:
     same_age = not proven.mtime_ns or same_time(proven.mtime_ns, now.mtime_ns)
     times_agree = not times or (same_age and same_change)
     return proven.kind is now.kind and proven.size == now.size and same_tags and times_agree
-
-
-def _is_same_file(entry: Entry, there: Entry, *, one_machine: bool) -> bool:
-    """Return whether both names lead to one file; machines that share a filesystem number its device differently."""
-    same = entry.ctime_ns == there.ctime_ns or (one_machine and entry.device == there.device)
-    return bool(entry.inode) and entry.inode == there.inode and same
 
 
 def _removable(entries: Iterable[Entry], tops: Collection[bytes]) -> Iterator[Entry]:

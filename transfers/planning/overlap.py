@@ -18,6 +18,7 @@ from hibali.locations import Location
 from hibali.plugins import if_offered
 from hibali.text import printable
 from transfers.agent.identity import AROUND, INSIDE, SAME, SHARED, Identity, child, relation
+from transfers.model.entry import Entry
 from transfers.model.store import RootIdentity, Store
 
 _MESSAGES = {
@@ -70,6 +71,20 @@ def check_backup_apart(backup: list[Identity], others: list[Identity], subject: 
             subject=subject.text,
             hint="Name a folder that is neither in them nor around them. Nothing was changed.",
         )
+
+
+def on_one_machine(ones: Iterable[Identity], others: Iterable[Identity]) -> bool:
+    """Return whether both are reached on the same machine, so that device numbers can be compared."""
+    return not {one["machine"] for one in ones}.isdisjoint({one["machine"] for one in others} - {""})
+
+
+def is_same_file(entry: Entry, there: Entry, *, one_machine: bool) -> bool:
+    """Return whether two listed names lead to one file, as far as both listings have inodes.
+
+    Machines that share a filesystem number its device differently, but the time of an inode's change is the same.
+    """
+    same = entry.ctime_ns == there.ctime_ns or (one_machine and entry.device == there.device)
+    return entry.inode == there.inode != 0 and same
 
 
 def _relation(ones: list[Identity], others: list[Identity], *, any_name: bool = False) -> str | None:
