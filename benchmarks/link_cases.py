@@ -18,6 +18,7 @@ SMALL = (10_000, 10 << 10)
 # A smaller file would give the seconds of the logins more weight; on the link, which limits the rate, rounds are alike.
 _ONE_ROUND = Brief(repeats=1)
 _KEPT_LOGIN = "hibali, login kept"
+_AT_ONCE = "all logins at once"
 
 Choose = Callable[[SshTransfer], list[Contender]]
 
@@ -48,8 +49,15 @@ def _with_rsync(transfer: SshTransfer) -> list[Contender]:
 
 
 def _small(transfer: SshTransfer) -> list[Contender]:
+    at_once = ssh_transfer(
+        *(transfer.testbed, transfer.config, transfer.source, transfer.target),
+        pull=transfer.pull,
+        site="at-once",
+        logins=8,
+        limits='login_interval = "0s"',
+    )
     return [
-        *(transfer.hibali(), transfer.rsync(), transfer.tar()),
+        *(transfer.hibali(), at_once.hibali(_AT_ONCE), transfer.rsync(), transfer.tar()),
         *(transfer.hibali(kept=True), transfer.rsync(kept=True), transfer.tar(kept=True)),
     ]
 
@@ -63,7 +71,8 @@ _LINK_RATE = Bar(
     "at least 106 MB/s (0.85 of the link) after the logins", _KEPT_LOGIN, 106, at_least=True, measure="rate"
 )
 _SMALL_FILES = tuple(
-    Bar(f"at most 0.6 of {peer}, logins included", "hibali", 0.6, than=(peer,))
+    Bar(f"at most 0.6 of {peer}, logins included{pace}", contender, 0.6, than=(peer,))
+    for pace, contender in (("", "hibali"), (", at once", f"hibali, {_AT_ONCE}"))
     for peer in ("tar over ssh", "rsync")
 )
 
@@ -116,7 +125,7 @@ def _defaults(testbed: Testbed) -> Iterator[PreparedCase]:
         eight = transfer("eight", logins=8)
         contenders = [
             eight.hibali(),
-            transfer("at-once", logins=8, limits='login_interval = "0s"').hibali("all logins at once"),
+            transfer("at-once", logins=8, limits='login_interval = "0s"').hibali(_AT_ONCE),
             transfer("one").hibali("one login"),
             eight.rsync(),
         ]

@@ -44,6 +44,7 @@ class Testbed:
             (folder / name).mkdir(mode=0o700)
         self.sites = folder / "config.toml"
         self._sites: dict[str, str] = {}
+        self._last_state = folder / "state"
 
     def amount(self, files: int, size: int) -> Amount:
         """Scale an amount: fewer files of the same size, or a smaller size for a single file."""
@@ -67,8 +68,14 @@ class Testbed:
         }
 
     def state(self) -> Path:
-        """Create a new state folder, so that hibali has no state from earlier runs."""
-        return Path(tempfile.mkdtemp(prefix="state-", dir=self.folder))
+        """Create a new state folder: of earlier runs hibali only knows which hosts accept further logins, as after a reboot."""
+        folder, last = Path(tempfile.mkdtemp(prefix="state-", dir=self.folder)), self._last_state
+        for mark in last.glob("logins/*/accepts-further"):
+            copy = folder / mark.relative_to(last)
+            copy.parent.mkdir(mode=0o700, parents=True)
+            copy.touch()
+        self._last_state = folder
+        return folder
 
     def runtime(self, name: str) -> Path:
         """Create a folder for control sockets."""

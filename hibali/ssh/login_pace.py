@@ -78,6 +78,20 @@ class LoginPace:
         if before is not None and took > max(_DELAY_SECONDS, _DELAY_FACTOR * before):
             self._slow_down()
 
+    def accepts_further(self) -> bool:
+        """Return whether the host accepted a further login, the last time that one was tried."""
+        with contextlib.suppress(HibaliError, OSError):
+            return self._accepted_path().exists()
+        return False
+
+    def note_further(self, *, accepted: bool) -> None:
+        """Remember whether the host accepted a further login."""
+        with contextlib.suppress(HibaliError, OSError):
+            if accepted:
+                self._accepted_path().touch(mode=0o600)
+            else:
+                self._accepted_path().unlink(missing_ok=True)
+
     def _slow_down(self) -> None:
         seconds = min(max(2 * self._learned(), 2 * self._least, _FIRST_SECONDS), _MOST_SECONDS)
         record = {"schema": 1, "seconds": seconds, "at": time.time()}
@@ -95,3 +109,7 @@ class LoginPace:
 
     def _path(self) -> Path:
         return ledger_folder("logins", self._name) / "pace.json"
+
+    def _accepted_path(self) -> Path:
+        """Return the path of a mark that outlives the control sockets, which end with a user's last session."""
+        return ledger_folder("logins", self._name) / "accepts-further"

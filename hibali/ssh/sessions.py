@@ -442,12 +442,12 @@ class Login:
 
     def _log_in_further(self) -> None:
         """Log in to the address of the first one. Until one was accepted, logins are sequential: sites ban clients after several refusals."""
-        accepted, refused = self._shared_path("accepted"), self._shared_path("refused")
+        refused = self._shared_path("refused")
         address = read_address(self._shared_path("address")) if self.waits_for_the_first else None
         with contextlib.ExitStack() as alone:
-            if not accepted.exists():
+            if not self._pace.accepts_further():
                 alone.enter_context(lock_file(self._shared_path("trying")))
-                if accepted.exists():
+                if self._pace.accepts_further():
                     alone.close()
             if refused.exists():
                 raise AccessError(
@@ -458,10 +458,10 @@ class Login:
             try:
                 self._log_in(*(options_for_address(address) if address else []))
             except AccessError:
-                accepted.unlink(missing_ok=True)
+                self._pace.note_further(accepted=False)
                 self._note_further_refusal()
                 raise
-            accepted.touch(mode=0o600)
+            self._pace.note_further(accepted=True)
 
     def _log_in(self, *more: str) -> bytes:
         """Log in, and return ssh's standard error."""

@@ -249,8 +249,11 @@ class _SiteLogins:
         site, further, settings = self._site, self._further, self._site.ssh
         assert settings is not None
 
+        # A connection carries more than the window of one channel, and a second one costs no login; each host has a link of its own.
+        first = 1 if len(settings.bulk_hosts) == 1 and further[0].shared else 0
+
         def open_channel(number: int) -> Connection:
-            line = _start_agent(further[number % len(further)], site, alone=True)
+            line = _start_agent(further[(number - first) % len(further)], site, alone=True)
             if line.greeting.get("boot") != connection.greeting.get("boot"):
                 try:
                     _check_same_files(line, pool, several=len(settings.bulk_hosts) > 1)

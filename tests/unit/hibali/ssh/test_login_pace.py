@@ -97,3 +97,11 @@ def test_the_times_of_logins_are_shared_by_a_file(tmp_path: Path) -> None:
     assert pace.read_starts(stamp) == [1004.0 + number for number in range(8)]
     stamp.write_text("not a number")
     assert pace.read_starts(stamp) == []
+
+
+def test_a_host_that_accepted_further_logins_is_known_in_later_sessions_until_it_refuses_one() -> None:
+    assert not LoginPace("host", 0.5).accepts_further()
+    LoginPace("host", 0.5).note_further(accepted=True)
+    assert LoginPace("host", 0.5).accepts_further()
+    LoginPace("host", 0.5).note_further(accepted=False)
+    assert not LoginPace("host", 0.5).accepts_further()
