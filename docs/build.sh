@@ -9,5 +9,6 @@ rm -rf build/docs
 mkdir -p "$source"
 cp -R docs/. "$source"
 .venv/bin/python -m docs.tools.generate --pages "$source/commands"
+.venv/bin/python -m docs.tools.transcript "$source/commands/transcript.md"
 .cache/docs/bin/python -m sphinx -q -W --keep-going -n -b html "$source" build/docs/html
 echo "build/docs/html/index.html"
