@@ -270,7 +270,7 @@ def main(words: list[str]) -> int:
     with ExitStack() as closing:
         session = new_session()
         closing.callback(end_session, session)
-        folder = Path(tempfile.mkdtemp(prefix="h"))
+        folder = Path(tempfile.mkdtemp(prefix="h", dir=session.parent))  # in memory, with a short path
         closing.callback(shutil.rmtree, folder, ignore_errors=True)
         with Path(words[0]).open("w", encoding="utf-8") as stream:
             try:
