@@ -132,7 +132,7 @@ class JsonProblemError(UsageError):
             "invalid-json",
             message,
             subject=location,
-            hint="Correct the file. `jq . FILE` shows the first error.",
+            hint="Correct the file. To see the first error: jq . FILE",
         )
         self.line = line
 
@@ -167,10 +167,10 @@ def find_repeated(text: bytes) -> list[RepeatedKey]:
     return find_repeated_keys(text.decode("utf-8-sig"))
 
 
-def missing_file(path: Path) -> NotFoundError:
+def missing_file(path: Path | str, what: str = "the file") -> NotFoundError:
     """Return the error for a file of a user that does not exist."""
     hint = "Names of files are relative to the current folder."
-    return NotFoundError("no-such-file", "the file does not exist", subject=str(path), hint=hint)
+    return NotFoundError("no-such-file", f"{what} does not exist", subject=str(path), hint=hint)
 
 
 def read_json_file(path: Path) -> Any:

@@ -159,15 +159,17 @@ def _interrupted(failure: KeyboardInterrupt) -> HibaliError:
 def _usage(failure: click.ClickException) -> UsageError:
     context = getattr(failure, "ctx", None)
     subject = context.command_path if isinstance(context, click.Context) else ""
-    message = failure.format_message()
-    hint = f"{subject or 'hibali'} --help"
+    message = failure.format_message().replace("a valid integer range", "a whole number")
+    every = f"{subject or 'hibali'} --help"
+    of_group = not isinstance(context, click.Context) or isinstance(context.command, click.Group)
+    hint = f"All {'commands' if of_group else 'options'}: {every}"
     if isinstance(context, click.Context):
         example = next((line for line, _ in getattr(context.command, "examples", ())), "")
         if isinstance(failure, click.MissingParameter) and example:
-            hint = f"For example: {example}; all options: {hint}"
+            hint = f"For example: {example}; all options: {every}"
         elif "unexpected extra argument" in message:
             usage = " ".join([subject, *context.command.collect_usage_pieces(context)])
-            hint = f"Usage: {usage}; all options: {hint}"
+            hint = f"Usage: {usage}; all options: {every}"
     return UsageError("usage", message, subject=subject, hint=hint)
 
 
@@ -192,7 +194,7 @@ def _bug(failure: BaseException) -> HibaliError:
         "bug",
         f"a bug in hibali: {type(failure).__name__}",
         subject=report_path or "",
-        hint=f"Please report it with {report_path}"
+        hint="Please report it with that file."
         if report_path
         else "The report could not be written to the state folder.",
     )
@@ -213,11 +215,15 @@ def print_error(error: HibaliError) -> None:
         return
     mark = "\x1b[31mhibali:\x1b[0m" if coloured(sys.stderr) else "hibali:"
     named = "" if error.subject == "hibali" else error.subject.removeprefix("hibali ")
-    subject = f"{printable(named)}: " if named else ""
     first, *more = error.message.split("\n")
+    if first.startswith(f"{named} "):  # such as an option that needs another one
+        named = ""
+    subject = f"{printable(named).removesuffix(':')}: " if named else ""
     following = [f"  {printable(line)}" for line in more]
     if error.hint:  # one line: it may contain names of others
         following.append(f"  {printable(error.hint)}")
+    if more:  # a heading of these lines, after which the code comes
+        first = first.removesuffix(":")
     text = "\n".join([f"{subject}{printable(first)} [{error.code}]", *following])
     log_message(f"error    {text}")
     write_message(f"{mark} {text}")

@@ -198,11 +198,12 @@ def _details(event: Event) -> str | None:
         case Connected():
             return f"opened   {counted(event.lines, 'connection')} to {printable(event.subject)}, {counted(event.logins, 'login')}"
         case Hashing():
-            return f"hashing  {counted(event.files, 'file')}, {format_size(event.bytes)}"
+            return f"hashing  {counted(event.files, 'file')} ({format_size(event.bytes)})"
         case Planned():
             return (
-                f"plan     {event.files_to_move} of {event.files} files, {event.bytes_to_move} of {event.bytes}"
-                f" bytes to move, {event.files_kept} kept, {event.files_to_delete} to delete"
+                f"plan     {event.files_to_move} of {counted(event.files, 'file')} to move,"
+                f" {format_size(event.bytes_to_move)} of {format_size(event.bytes)};"
+                f" {event.files_kept} kept, {event.files_to_delete} to delete"
             )
         case _:
             return None

@@ -325,7 +325,7 @@ class Catalogue:
             "no-such-pipeline",
             "the catalogue has no such pipeline",
             subject=printable(reference),
-            hint=f"{hint}`hibali pipelines list` shows all pipelines; `hibali pipelines add FILE` adds one.",
+            hint=f"{hint}To add one: `hibali pipelines add FILE`. To list all: hibali pipelines list",
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -61,6 +62,10 @@ class ProblemsError(UsageError):
         super().__init__(code, "\n".join(str(each) for each in found), subject=subject, hint=hint)
 
 
+def _file(subject: str) -> str:
+    return "FILE" if "://" in subject or not subject else shlex.quote(subject)
+
+
 class DescriptorError(ProblemsError):
     """The descriptor is not a valid Boutiques descriptor."""
 
@@ -69,7 +74,7 @@ class DescriptorError(ProblemsError):
             "invalid-descriptor",
             problems,
             subject=subject,
-            hint="Correct the descriptor. `hibali pipelines validate FILE` checks it again.",
+            hint=f"Correct the descriptor. To check it again: hibali pipelines validate {_file(subject)}",
         )
 
 

@@ -46,7 +46,7 @@ def check_releasable(run: Run) -> None:
             "not-on-hold",
             "this run was not started with --hold",
             subject=run.id,
-            hint=f"hibali runs show {run.id}",
+            hint=f"To see the run: hibali runs show {run.id}",
         )
     if run.state.final:
         raise RefusedError("run-ended", f"the run has ended: it is {run.state}", subject=run.id)

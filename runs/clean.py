@@ -26,6 +26,9 @@ class CleanResult(StrEnum):
     FAILED = "failed"
 
 
+NOT_COLLECTED = "its outputs were not collected"
+
+
 @dataclass(frozen=True, slots=True)
 class CleanRequest:
     """The choice of runs to remove: all that ended, or only collected ones; and their least age in seconds. Those in `needed` stay."""
@@ -55,7 +58,7 @@ def reason_to_keep(run: Run, request: CleanRequest, now: datetime) -> str:
     if run.id in request.needed:
         return "an unfinished run needs its outputs"
     if not run.results.collected and not request.all_ended:
-        return "its outputs were not collected"
+        return NOT_COLLECTED
     # what is no time in an exit record counts as the present time
     if (
         now.timestamp() - (seconds_of(run.status.ended or run.created) or now.timestamp())

@@ -428,4 +428,6 @@ def require_end(run: Run) -> None:
 
 
 def _not_ended(run: Run, message: str) -> TryLaterError:
-    return TryLaterError("not-ended", message, subject=run.id, hint=f"hibali runs wait {run.id}")
+    return TryLaterError(
+        "not-ended", message, subject=run.id, hint=f"To wait for its end: hibali runs wait {run.id}"
+    )

@@ -65,7 +65,7 @@ def require_success(run: Run) -> None:
             "needed-run-failed",
             f"{format_failure(run)}, and this run depends on it",
             subject=run.id,
-            hint=f"hibali runs show {run.id}",
+            hint=f"To see the run: hibali runs show {run.id}",
         )
     if run.state is State.LOST:
         raise TryLaterError(
@@ -168,7 +168,7 @@ def check_needs(session: SiteSession, needs: Sequence[Dependency]) -> None:
                 "no-such-output",
                 f"the run did not create this output: {printable(path)}",
                 subject=need.reference,
-                hint=f"hibali runs logs {need.run}{f' --task {need.task}' if need.task else ''}",
+                hint=f"To see why: hibali runs logs {need.run}{f' --task {need.task}' if need.task else ''}",
             )
 
 

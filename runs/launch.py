@@ -85,7 +85,7 @@ def launch(
     inputs, identities = _locate_inputs(request, host)
     key = _request_key(request, identities)
     with ExitStack() as locks:
-        if request.command_key:
+        if request.command_key not in {"", key}:  # one named site has the same key
             locks.enter_context(_lock(session, request.command_key))
             _check_site_of_command(request, run_store)
         locks.enter_context(_lock(session, key))

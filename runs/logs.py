@@ -153,5 +153,8 @@ class _Tail:
 
 def _no_log(run: Run, stream: Stream) -> NotFoundError:
     return NotFoundError(
-        "no-log", f"the run has no {stream} yet", subject=run.id, hint=f"hibali runs show {run.id}"
+        "no-log",
+        f"the run has no {stream} yet",
+        subject=run.id,
+        hint=f"To see the run: hibali runs show {run.id}",
     )

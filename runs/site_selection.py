@@ -85,7 +85,7 @@ def choose(candidates: Sequence[Candidate]) -> Choice:
         elif best[2] != next_best[2]:
             because = "no other site needs fewer bytes, and the expected queue time is the shortest there"
         else:
-            because = "the next site is equal except for less than 1 MiB, less than 1 minute, or its name"
+            because = f"{second.site} is as good: bytes to move and queue time differ by less than 1 MiB and 1 minute"
     return Choice(first.site, because, ranked)
 
 

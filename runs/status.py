@@ -377,7 +377,10 @@ def find_failure(run: Run) -> HibaliError | None:
         if run.status.reason.startswith(NOT_STARTED):
             how, why = "was", f" {run.status.reason}"
         return RunFailedError(
-            "run-failed", f"the tool {how}{why}", subject=run.id, hint=f"hibali runs logs {run.id}"
+            "run-failed",
+            f"the tool {how}{why}",
+            subject=run.id,
+            hint=f"To see why: hibali runs logs {run.id}",
         )
     if run.state is State.CANCELLED:
         why = f" ({run.status.reason})" if run.status.reason else ""
@@ -408,7 +411,7 @@ def _outputs_missing(run: Run) -> OutputsMissingError:
             [f"the tool exited with 0, but {what} missing:", *lines, *([f"and {more} more"] if more else [])]
         ),
         subject=run.id,
-        hint=f"hibali runs logs {run.id} --stderr",
+        hint=f"To see why: hibali runs logs {run.id} --stderr",
     )
 
 

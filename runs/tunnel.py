@@ -48,7 +48,12 @@ class OpenTunnel:
 def require_running(run: Run) -> None:
     """Raise `RefusedError` for a run that has ended, `TryLaterError` for one whose job has not started."""
     if run.state.ended:
-        raise RefusedError("run-ended", f"the run has ended: {run.state}", subject=run.reference)
+        raise RefusedError(
+            "run-ended",
+            f"the run has ended: {run.state}",
+            subject=run.reference,
+            hint=f"To start it again: hibali runs rerun {run.id}",
+        )
     if run.state is not State.RUNNING:
         raise TryLaterError(
             "not-running",

@@ -34,9 +34,8 @@ from typing import Any
 
 from hibali.errors import Exit
 from tests.end_to_end.run_tools import Bench, doing
-from tests.services.fixtures import Hibali, HibaliHome
+from tests.services.fixtures import Hibali, separate_home
 from tests.services.processes import (
-    MARK,
     MissingPackageError,
     ServiceError,
     descendants_of,
@@ -44,7 +43,7 @@ from tests.services.processes import (
     is_alive,
     processes_of,
 )
-from tests.services.session import REPOSITORY, end_session, ensure, new_session
+from tests.services.session import end_session, ensure, new_session
 from tests.services.sshd import start_sftp_gateway
 from tests.support.backends import PARTIAL, Backend, add_site, make_backend
 from tests.support.command_signals import ENDS, LIMIT_SECONDS
@@ -166,24 +165,9 @@ class Worker:
 
     def __init__(self, session: Path, folder: Path, stores: list[str], seed: str) -> None:
         self.folder = folder
-        runtime = Path(tempfile.mkdtemp(dir=session / "r", prefix=""))
-        self.runtime = runtime
-        home, state = folder / "hibali" / "home", folder / "hibali" / "state"
-        home.mkdir(parents=True)
-        state.mkdir(mode=0o700)
-        config = folder / "hibali" / "config.toml"
-        kept = ("PATH", "LANG", "LC_ALL", "TMPDIR", "USER", "LOGNAME", "SHELL")
-        env = {name: os.environ[name] for name in kept if name in os.environ}
-        env |= {
-            "HOME": str(home),
-            "HIBALI_STATE": str(state),
-            "HIBALI_CONFIG": str(config),
-            "XDG_RUNTIME_DIR": str(runtime),
-            "AWS_EC2_METADATA_DISABLED": "true",
-            "PYTHONPATH": str(REPOSITORY),
-            MARK: f"{runtime}/",
-        }
-        self.hibali = Hibali(HibaliHome(folder / "hibali", home, state, config, runtime, env))
+        separate = separate_home(folder / "hibali", session)
+        self.runtime = separate.runtime
+        self.hibali = Hibali(separate)
         self.hibali.forks = False
         self._closing = contextlib.ExitStack()
         # of commands without a fault: the duration, and the bytes sent
@@ -203,10 +187,10 @@ class Worker:
         }
         self.backends: dict[str, Backend] = {}
         self.servers: dict[str, RestartableServer] = {}
-        self._marked = {"local": runtime}  # the folder that marks the processes of a store's workers
+        self._marked = {"local": self.runtime}  # the folder that marks the processes of a store's workers
         for word in stores:
             backend = self.backends[word] = self._backend(word)
-            add_site(config, f"site-{word}", backend)
+            add_site(separate.config, f"site-{word}", backend)
             self.hibali.env.update(backend.env)
             for content in self._contents.values() if word in WIDE["push"] else (self._contents[False],):
                 backend.plant(content.name, content.tree)

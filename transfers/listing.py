@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from hibali.errors import NotFoundError, RefusedError, UsageError
 from hibali.events import Listener
-from hibali.locations import Location
+from hibali.locations import Location, listing_hint
 from transfers.model.entry import Entry, Kind
 from transfers.model.patterns import Wildcards, has_wildcards, read_wildcards
 from transfers.model.store import Store
@@ -35,7 +35,10 @@ def list_entries(location: Location, on_event: Listener, *, recursive: bool) -> 
             stack.callback(store.close)
         if found is None:
             raise NotFoundError(
-                "no-such-place", "no file or folder with that name exists", subject=location.text
+                "no-such-place",
+                "no file or folder with that name exists",
+                subject=location.text,
+                hint=listing_hint(location.text),
             )
         if found.kind is Kind.FOLDER:
             yield from store.list(shallow=not recursive)

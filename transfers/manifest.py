@@ -11,7 +11,8 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
-from hibali.errors import AccessError, IncompleteError, NotFoundError, RefusedError, UsageError
+from hibali.documents import missing_file
+from hibali.errors import AccessError, IncompleteError, RefusedError, UsageError
 from hibali.files import WholeFile
 from hibali.system_errors import reason_of, unreadable
 from hibali.text import counted, printable
@@ -92,7 +93,7 @@ def open_manifest(path: str, *, bag: bool = False) -> Manifest:
         with Path(path).open("rb") as stream:
             return read_manifest(stream, path, bag=bag or is_bag_name(path))
     except (FileNotFoundError, NotADirectoryError):
-        raise NotFoundError("no-such-file", "the file does not exist", subject=path) from None
+        raise missing_file(path) from None
     except PermissionError:
         raise AccessError("denied", "permission denied", subject=path) from None
     except OSError as problem:

@@ -151,6 +151,8 @@ class _Renaming:
         try:
             self.store.rename(self._entry, self._target)
         except RefusedError as problem:
+            if problem.code == "overlap":  # stores name only their site
+                raise _inside(self._target, problem.message) from None
             if problem.code != "other-filesystem":
                 raise
             return False
@@ -240,6 +242,11 @@ def _check_target(target: Location, source: Store, on_event: Listener) -> tuple[
 def _has_begun(request: MoveRequest) -> bool:
     """Return whether an earlier call moved the same, and may have been interrupted."""
     return has_begun("mv", request.source.text, request.target.text)
+
+
+def _inside(target: Location, message: str) -> RefusedError:
+    hint = "Choose another name. Nothing was changed."
+    return RefusedError("overlap", message, subject=target.text, hint=hint)
 
 
 def _exists(target: Location) -> RefusedError:

@@ -1,1 +1,1 @@
-"""Tools of `make docs`, which are not installed: man pages, completions and the pages of commands, settings and Python."""
+"""Tools of `make docs`, which are not installed: man pages, completions, the pages of commands, settings and Python, and the transcript of all commands."""

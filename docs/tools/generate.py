@@ -40,7 +40,20 @@ def reference_index(contexts: list[click.Context]) -> str:
     names = (page_name(context) for context in contexts)
     head = ["# Commands", "", "| command | what it does |", "|---|---|"]
     return "\n".join(
-        [*head, *rows, "", "```{toctree}", ":hidden:", "", *names, "settings", "python-api", "```", ""]
+        [
+            *head,
+            *rows,
+            "",
+            "```{toctree}",
+            ":hidden:",
+            "",
+            *names,
+            "settings",
+            "python-api",
+            "transcript",
+            "```",
+            "",
+        ]
     )
 
 

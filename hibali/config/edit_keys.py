@@ -25,6 +25,8 @@ from hibali.config.settings import (
 from hibali.errors import NotFoundError, UsageError
 from hibali.text import nearest, printable
 
+_LIST = "To list all settings: hibali config list"
+
 
 def get_value(config: str | None, key: str) -> Any:
     """Return the value of a key in the file; raises `NotFoundError`, which names the default, if it is not set."""
@@ -39,7 +41,7 @@ def get_value(config: str | None, key: str) -> Any:
             "not-set",
             f"it is not set in {path}{shown}",
             subject=printable(key),
-            hint=_nearest_key(tomllib.loads(text), keys),
+            hint=_nearest_key(tomllib.loads(text), keys) or _LIST,
         ) from None
 
 
@@ -87,7 +89,8 @@ def unset_value(config: str | None, key: str) -> Path:
     try:
         del _find(meant, keys[:-1])[keys[-1]]
     except (KeyError, TypeError):
-        raise NotFoundError("not-set", f"it is not set in {path}", subject=printable(key)) from None
+        message = f"it is not set in {path}"
+        raise NotFoundError("not-set", message, subject=printable(key), hint=_LIST) from None
     after = without_lines(before, keys)
     if _document(after) != meant:
         document = tomlkit.parse(before)

@@ -12,7 +12,7 @@ import click
 from hibali.amounts import format_size
 from hibali.errors import Exit, IncompleteError, NotFoundError, RefusedError, UsageError
 from hibali.events import Listener
-from hibali.locations import read_key, read_location, read_target
+from hibali.locations import listing_hint, read_key, read_location, read_target
 from hibali.text import counted, path_fields
 from hibali_cli.failure import print_error
 from hibali_cli.fields import write_list
@@ -116,7 +116,10 @@ def show_usage(common: Common, location: str, depth: int, *, exact: bool) -> int
             found = store.stat()
             if found is None:
                 raise NotFoundError(
-                    "no-such-place", "no file or folder with that name exists", subject=root.text
+                    "no-such-place",
+                    "no file or folder with that name exists",
+                    subject=root.text,
+                    hint=listing_hint(root.text),
                 )
             if found.kind is not Kind.FOLDER:
                 yield found._replace(path=root.name)
@@ -155,6 +158,8 @@ def make_folder(common: Common, location: str) -> int:
         made = make_place(folder, on_event)
     if common.json:
         common.output.record("folder", {"location": folder.text, "made": made})
+    elif made:
+        common.output.info(f"{folder.text} was created.")
     return 0
 
 
@@ -202,12 +207,11 @@ def remove_path(
 def _counts(plan: RemovalPlan) -> str:
     folders = plan.folders + plan.folder
     among = f" in {counted(folders, 'folder')}" if folders else ""
-    return f"{counted(plan.files, 'file')}{among}, {format_size(plan.bytes)}"
+    return f"{counted(plan.files, 'file')} ({format_size(plan.bytes)}){among}"
 
 
 def _confirm(common: Common, subject: str, plan: RemovalPlan) -> None:
     """Prompt for confirmation; raises `RefusedError` without it."""
-    common.output.info(f"{subject}: {_counts(plan)}")
     hint = f"To check first, add --dry-run. To confirm, add --yes --max-delete {plan.files}"
     if common.json or not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
         raise RefusedError(
@@ -216,6 +220,7 @@ def _confirm(common: Common, subject: str, plan: RemovalPlan) -> None:
             subject=subject,
             hint=hint,
         )
+    common.output.info(f"{subject}: {_counts(plan)}")
     if not click.confirm("Remove all of it?", err=True):
         raise RefusedError("unconfirmed", "nothing was removed", subject=subject)
 

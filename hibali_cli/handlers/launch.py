@@ -17,12 +17,13 @@ from hibali.events import Listener, Noted
 from hibali.ledger import new_identifier
 from hibali.locations import read_target
 from hibali.plugins import find, if_offered, not_installed
-from hibali.text import as_bytes, counted
+from hibali.text import as_bytes, counted, without_controls
 from hibali_cli.handlers.descriptors import find_pipeline
 from hibali_cli.handlers.run_sites import fetch_usage, run_site, update_runs
 from hibali_cli.handlers.run_watch import notifying, wait_for_runs
 from hibali_cli.handlers.runs import report_ends, report_unfinished, state_text
 from hibali_cli.handlers.site_choice import choose_site, chosen_sites, is_choice, texts_of
+from hibali_cli.handlers.transfers import VERIFIED
 from hibali_cli.options import Common
 from hibali_cli.output import Output, flush_results
 from hibali_cli.progress import listening
@@ -492,7 +493,7 @@ def _report_collected(common: Common, receipt: Receipt) -> None:
         common.output.record("receipt", fields, flush=True)
         return
     moved = f"{receipt.files_moved} transferred"
-    verified = f", verified by {receipt.proof_moved}" if receipt.proof_moved else ""
+    verified = VERIFIED[receipt.proof_moved] if receipt.proof_moved else ""
     common.output.info(f"{counted(receipt.files, 'file')} in {receipt.target}, {moved}{verified}")
 
 
@@ -522,10 +523,11 @@ def _show_dry_run(common: Common, request: Request) -> None:
     for path, content in shown.files.items():
         common.output.info(f"--- {prepared.folder}/{path}")
         if sys.stdout.isatty():
-            for line in content.splitlines():
-                common.output.line(line)
+            for line in content.splitlines():  # a script keeps its backslashes
+                common.output.text(f"{without_controls(line)}\n")
         else:
             common.output.raw(content.encode("utf-8", "surrogateescape"))
+    common.output.info("Nothing was submitted.")
 
 
 def _show_resources(output: Output, resources: DecidedResources) -> None:

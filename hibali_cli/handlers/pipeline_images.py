@@ -46,7 +46,10 @@ def _stage(
 ) -> Staged:
     if not container.isolates:
         raise UsageError(
-            "no-image", f"the container runtime {container.name} has no images", subject=site.name
+            "no-image",
+            f"the container runtime {container.name} has no images",
+            subject=site.name,
+            hint="Nothing needs to be staged: tools run as they are installed there.",
         )
     name = container.image_name(pipeline.container)
     if not archive and pinned is None:

@@ -25,7 +25,7 @@ from hibali_cli.options import Common
 from hibali_cli.output import is_terminal
 from hibali_cli.progress import listening
 from runs.adopt import Adoption, FoundRun, adopt, find_unknown_runs
-from runs.clean import Cleaned, CleanRequest, CleanResult, clean_run, needed_ids, plan_cleaning
+from runs.clean import NOT_COLLECTED, Cleaned, CleanRequest, CleanResult, clean_run, needed_ids, plan_cleaning
 from runs.model import Run
 from runs.store import RunStore
 
@@ -134,6 +134,10 @@ def _show(common: Common, cleaned: Sequence[Cleaned], failures: Failures, *, dry
         common.output.table(["run", "site", "state", "folder"], rows)
     gone = sum(each.result in {CleanResult.REMOVED, CleanResult.PLANNED} for each in cleaned)
     common.output.info(f"{counted(gone, 'folder')} {'would be ' if dry else ''}removed.")
+    if any(each.because == NOT_COLLECTED for each in cleaned):
+        common.output.info(
+            "To collect outputs: hibali runs collect ID DIR. To remove them, too, add --all-ended."
+        )
     return int(code)
 
 
@@ -223,6 +227,9 @@ def _show_found(common: Common, found_runs: Sequence[FoundRun]) -> None:
         common.output.table(["run", "site", "pipeline", "job", "begun at", "now"], rows)
     adopted = sum(each.result is Adoption.ADOPTED for each in found_runs)
     found = sum(each.result is Adoption.FOUND for each in found_runs)
+    if not found_runs:
+        common.output.info("No run was found that is not in this ledger.")
+        return
     common.output.info(f"{counted(len(found_runs), 'run')} not in this ledger; {adopted} adopted.")
     if found:
         common.output.info(f"To adopt the other {found}, add --yes or their ids.")

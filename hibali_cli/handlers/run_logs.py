@@ -59,7 +59,7 @@ class LogLines:
         self._end_line()
 
     def _show_safely(self, stream: Stream, content: bytes) -> None:
-        *lines, last = content.splitlines(keepends=True)
+        *lines, last = content.splitlines(keepends=True) or [b""]
         if last.endswith(b"\n"):
             lines, last = [*lines, last], b""
         for line in lines:
@@ -132,18 +132,21 @@ def _print(common: Common, run: Run, streams: tuple[Stream, ...], lines: LogLine
     with listening(common, f"logs {run.id}") as on_event:
         host = opener(run_site(common, run.site), on_event)()
         try:
-            missing = []
+            missing, empty = [], True
             for stream in streams:
                 if len(streams) > 1:
                     lines.head(stream)
                 try:
                     for piece in read_log(host, run, stream):
                         lines.show(stream, piece)
+                        empty = empty and not piece
                 except NotFoundError as problem:
                     missing.append(problem)
                 lines.end()
             if len(missing) == len(streams):
                 raise missing[0]
+            if empty:
+                common.output.info(f"{run.id} wrote nothing to {' and '.join(streams)}.")
         finally:
             host.close()
 

@@ -328,6 +328,7 @@ def _cancel_and_show(common: Common, run_id: str) -> None:
 
     run_store = RunStore()
     run = run_store.load(run_id)
+    ended = run.state.ended
     with listening(common, f"cancel {run.id}") as on_event:
 
         def connect() -> SiteSession:
@@ -337,7 +338,7 @@ def _cancel_and_show(common: Common, run_id: str) -> None:
     if common.json:
         show_run(common, run)
     else:
-        common.output.info(f"{run.id} {state_text(run)}")
+        common.output.info(f"{run.id} {state_text(run)}{', as it was before' if ended else ''}")
 
 
 _MOST_LISTED = 40  # for people, unless they say how many

@@ -23,7 +23,7 @@ from hibali_cli.cells import time_cell
 from hibali_cli.dialogue import read_line, terminal_as_stdout
 from hibali_cli.failure import print_error
 from hibali_cli.fields import write_list
-from hibali_cli.handlers.sites import site_table
+from hibali_cli.handlers.sites import no_sites, site_table
 from hibali_cli.options import Common
 from hibali_cli.output import Cell, write_message
 from hibali_cli.progress import listening
@@ -65,7 +65,11 @@ def check_and_print(common: Common, site: Site) -> None:
 
 def shown_facts(facts: Mapping[str, str | int | bool]) -> dict[str, Cell]:
     """Return the facts for users: what names the boot is only for programs, and a clock is compared with this one."""
-    shown: dict[str, Cell] = {name: fact for name, fact in facts.items() if name != "boot"}
+    shown: dict[str, Cell] = {
+        name: ("yes" if fact else "no") if isinstance(fact, bool) else fact
+        for name, fact in facts.items()
+        if name != "boot"
+    }
     if facts.get("clock"):
         lead = float(facts["clock"]) - time.time()
         ahead = f"{format_duration(abs(lead))} {'ahead of' if lead > 0 else 'behind'} this machine"
@@ -140,8 +144,12 @@ def show_usage(common: Common, name: str | None) -> int | None:
     records = [site_usage(site) for site in sites]
     if write_list(common, "site-usage", records):
         return None
-    for record in records:
+    for number, record in enumerate(records):
+        if number:
+            common.output.text("\n")
         common.output.pairs(_usage_pairs(record))
+    if not records:
+        common.output.info(no_sites(settings.path))
     return None
 
 
@@ -194,6 +202,9 @@ def clean_and_print(
             (left.bucket, left.key, time_cell(left.begun), left.because or str(left.result)) for left in found
         ]
         common.output.table(["bucket", "key", "begun", "now"], rows)
+    if not found:
+        common.output.info(f"{site.name}: there are no uncompleted uploads that are old enough.")
+        return int(code)
     ended = sum(left.result in {CleanupResult.ENDED, CleanupResult.PLANNED} for left in found)
     verb = "would be aborted" if dry_run else "were aborted"
     common.output.info(f"{site.name}: {ended} of {counted(len(found), 'uncompleted upload')} {verb}.")

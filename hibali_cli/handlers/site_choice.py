@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from hibali.amounts import format_size
 from hibali.config.settings import Settings
 from hibali.errors import HibaliError, RunFailedError, TryLaterError, UsageError
 from hibali_cli.handlers.run_sites import opener, update_runs
@@ -188,7 +189,7 @@ def _show_choice(common: Common, choice: Choice, *, explain: bool) -> None:
             },
         )
     elif explain:
-        for text in _table(choice.candidates):
+        for text in _table(choice.candidates) if choice.candidates else ():
             common.output.info(text)
     common.output.info(f"{choice.site}: {choice.because}")
     for each in choice.candidates if not explain else ():
@@ -200,9 +201,9 @@ def _show_choice(common: Common, choice: Choice, *, explain: bool) -> None:
 
 def _table(candidates: Sequence[Candidate]) -> list[str]:
     """Return aligned lines for users."""
-    rows = [("SITE", "BYTES TO MOVE", "WAITING", "WHY NOT")]
+    rows = [("SITE", "TO MOVE", "WAITING", "WHY NOT")]
     for each in candidates:
-        moving = "-" if each.bytes_to_move is None else str(each.bytes_to_move)
+        moving = "-" if each.bytes_to_move is None else format_size(each.bytes_to_move)
         rows.append((each.site, moving, _waiting(each), each.why_not))
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     return [

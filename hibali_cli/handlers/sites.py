@@ -36,6 +36,11 @@ def site_record(site: Site) -> dict[str, Any]:
     return {"name": values.pop("name"), "type": values.pop("kind"), **_listed(values)}
 
 
+def no_sites(path: Path) -> str:
+    """Return what to tell a user who has no sites."""
+    return f"No sites yet in {path}. To add one: hibali sites add NAME --ssh HOST"
+
+
 def site_pairs(site: Site) -> dict[str, str]:
     """Return dotted setting names and their values as text, without unset ones."""
     return dict(_flat(site_record(site), ""))
@@ -193,7 +198,7 @@ def list_sites(common: Common, fields: tuple[str, ...] | None) -> int | None:
     ]
     common.output.table(["name", "type", "at", "scheduler"], rows)
     if not sites:
-        common.output.info(f"No sites yet in {settings.path}: hibali sites add NAME --ssh HOST")
+        common.output.info(no_sites(settings.path))
     return None
 
 

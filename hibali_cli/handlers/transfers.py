@@ -12,7 +12,8 @@ from typing import Any
 import click
 
 from hibali.amounts import format_size
-from hibali.errors import Exit, IncompleteError, NotFoundError, UsageError
+from hibali.documents import missing_file
+from hibali.errors import Exit, IncompleteError, UsageError
 from hibali.locations import read_location
 from hibali.system_errors import unreadable
 from hibali.text import counted
@@ -47,7 +48,7 @@ def _names(listed: str, *, zero: bool) -> frozenset[bytes]:
     try:
         content = sys.stdin.buffer.read() if listed == "-" else Path(listed).read_bytes()
     except FileNotFoundError:
-        raise NotFoundError("no-such-file", "the list of names does not exist", subject=listed) from None
+        raise missing_file(listed, "the list of names") from None
     except OSError as problem:
         raise unreadable(problem, listed) from None
     return read_names(content, listed, separator=b"\0" if zero else b"\n")
@@ -232,7 +233,7 @@ def _show_counts(common: Common, plan: TransferPlan, lines: int, hint: str = "",
     )
 
 
-_VERIFIED = {
+VERIFIED = {
     "digest": ", verified by sha256 at both ends",
     "recorded": ", verified by recorded sha256",
     "claimed": ", verified by a checksum that the server reported",
@@ -246,7 +247,7 @@ def show_receipt(common: Common, receipt: Receipt) -> None:
     if common.json:
         common.output.record("receipt", receipt.to_record())
         return
-    verified = _VERIFIED[receipt.proof_moved] if receipt.proof_moved else ""
+    verified = VERIFIED[receipt.proof_moved] if receipt.proof_moved else ""
     packed = f" in {counted(receipt.packs_made, 'pack')}" if receipt.packs_made else ""
     others = (
         (receipt.files_adjusted, "adjusted"),

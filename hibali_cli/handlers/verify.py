@@ -118,7 +118,7 @@ def _describe_sample(sample: int, files: int) -> str:
         percent = 100 * detection_probability(files, sample, damaged)
         found = ">99" if percent > 99 + _LAST_BITS else f"{int(percent + _LAST_BITS)}"
     return (
-        f"A random {100 * sample / files:.3g}% of {counted(files, 'file')} ({sample}) match. If 1% of all"
+        f"A random sample of {sample} of {counted(files, 'file')} ({100 * sample / files:.3g}%) is correct. If 1% of all"
         f" ({counted(damaged, 'file')}) were damaged, this sample would have found at least one with {found}% probability."
     )
 
@@ -150,7 +150,7 @@ def write_manifest(common: Common, wanted: InventoryRequest, output: str | None)
         _print(common, lines)
         if file is not None:
             file.commit()
-    return summary.end(output or place.text)
+    return summary.end(output or place.text, output)
 
 
 def write_bagit(common: Common, wanted: InventoryRequest, folder: str) -> int:
@@ -172,7 +172,7 @@ def write_bagit(common: Common, wanted: InventoryRequest, folder: str) -> int:
         if summary.percent:
             names = "names with % are encoded as in RFC 8493, which the program bagit.py cannot read"
             on_event(Noted(f"{summary.percent} of {names}."))
-    return summary.end(folder)
+    return summary.end(folder, folder)
 
 
 class _Summary:
@@ -213,15 +213,16 @@ class _Summary:
                 },
             )
 
-    def end(self, subject: str) -> int:
-        """Write the last line; return the exit code."""
+    def end(self, subject: str, output: str | None = None) -> int:
+        """Write the last line, with the file or folder of the output; return the exit code."""
         code = Exit.INCOMPLETE if self._failed else Exit.DONE
         if self._common.json:
             self._common.output.record("end", {"count": self._lines, "exit": int(code)})
             return int(code)
         earlier = f"; {counted(self._recorded, 'digest')} from the ledger, not computed now"
         self._common.output.info(
-            f"{counted(self._files, 'file')}, {format_size(self._bytes)}{earlier if self._recorded else ''}"
+            f"{counted(self._files, 'file')} ({format_size(self._bytes)}){earlier if self._recorded else ''}"
+            f"{f', in {output}' if output is not None else ''}"
         )
         if self._failed:
             message = f"{counted(self._failed, 'file')} could not be read and left out; see above"

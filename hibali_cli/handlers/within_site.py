@@ -74,12 +74,10 @@ def _show_receipt(common: Common, receipt: Receipt) -> None:
     if common.json or (receipt.operation == "mv" and receipt.mover != "rename"):
         show_receipt(common, receipt)
         return
-    done = (
-        f"{receipt.files_moved} renamed" if receipt.mover == "rename" else f"{receipt.files_deleted} removed"
-    )
+    done = " renamed" if receipt.mover == "rename" else f": {receipt.files_deleted} removed"
     size = format_size(receipt.bytes)
     common.output.info(
-        f"{counted(receipt.files, 'file')} ({size}): {done}; {receipt.seconds:.1f} s; {receipt.id}"
+        f"{counted(receipt.files, 'file')} ({size}){done}; {receipt.seconds:.1f} s; {receipt.id}"
     )
     if receipt.exit is Exit.INCOMPLETE:
         print_error(incomplete(receipt.target, receipt.files_failed))

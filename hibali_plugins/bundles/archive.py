@@ -16,7 +16,8 @@ from types import TracebackType
 from typing import IO, NoReturn, Self
 from urllib.parse import quote, unquote_to_bytes
 
-from hibali.errors import AccessError, IncompleteError, NotFoundError, RefusedError, UsageError
+from hibali.documents import missing_file
+from hibali.errors import AccessError, IncompleteError, RefusedError, UsageError
 from hibali.files import WholeFile
 from hibali.system_errors import reason_of
 from hibali.text import printable
@@ -172,7 +173,7 @@ class Archive:
         try:
             stream = self._stack.enter_context(path.open("rb"))
         except (FileNotFoundError, NotADirectoryError):
-            raise NotFoundError("no-such-file", "the bundle does not exist", subject=self.subject) from None
+            raise missing_file(self.subject, "the bundle") from None
         except PermissionError:
             raise AccessError("denied", "no permission to read the file", subject=self.subject) from None
         except OSError as problem:

@@ -70,7 +70,7 @@ def rejected_token(subject: str, site: str) -> AccessError:
         "the portal rejected the login: a token expires after a day without use, and is valid only from the "
         "IP address where it was made",
         subject=subject,
-        hint=f"hibali sites login {site}",
+        hint=f"To log in: hibali sites login {site}",
     )
 
 
@@ -91,7 +91,7 @@ def needed_login(site: str) -> AccessError:
         "cbrain-login-needed",
         "there is no login to the portal on this machine",
         subject=site,
-        hint=f"hibali sites login {site}",
+        hint=f"To log in: hibali sites login {site}",
     )
 
 

@@ -87,7 +87,7 @@ class CbrainTasks(ToolService):
                 "submission-rejected",
                 f"CBRAIN refuses the task: {problem.message}",
                 subject=job.mark,
-                hint=f"hibali sites check {self._site.name}",
+                hint=f"To check the connection: hibali sites check {self._site.name}",
             ) from None
         if len(tasks) != 1:
             self._client.terminate_tasks([task.id for task in tasks])
@@ -155,7 +155,7 @@ class CbrainTasks(ToolService):
             "no-results-provider",
             f"the outputs of runs need a data provider, and you can write to {len(found)} of them",
             subject=self._site.name,
-            hint=f"hibali config set sites.{self._site.name}.cbrain.results PROVIDER",
+            hint=f"To set it: hibali config set sites.{self._site.name}.cbrain.results PROVIDER",
         )
 
     def tool_job(self, request: ToolRequest, on_event: Listener) -> Mapping[str, Any]:
@@ -191,7 +191,7 @@ class CbrainTasks(ToolService):
                 "no-such-tool",
                 f"CBRAIN has no tool {pipeline.reference} that you can use",
                 subject=self._site.name,
-                hint=f"hibali pipelines show {pipeline.reference}",
+                hint=f"To see the pipeline: hibali pipelines show {pipeline.reference}",
             )
         config, theirs = similar[0]
         changed = _changes(theirs, pipeline.document)

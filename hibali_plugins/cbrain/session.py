@@ -234,7 +234,7 @@ def log_in(site: Site, prompts: Prompts) -> LoginResult:
             "cbrain-login-refused",
             "no login name or no password was entered",
             subject=site.name,
-            hint=f"hibali sites login {site.name}",
+            hint=f"To log in: hibali sites login {site.name}",
         )
     info = make_session(site, login, password)
     store_token(site, info, login)

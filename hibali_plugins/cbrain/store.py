@@ -129,7 +129,7 @@ class PortalStore(ServerReader):
                 "no-such-provider",
                 f"paths at a portal start with a data provider: {self._subject}:@PROVIDER/NAME",
                 subject=f"{self._subject}:{printable(path)}",
-                hint=f"hibali ls {self._subject}:",
+                hint=f"To see what exists: hibali ls {self._subject}:",
             )
         provider = self._portal.provider(first[1:])
         if not rest:

@@ -213,7 +213,11 @@ class UrlProbe:
         origin = origin_of(url)
         if site is not None:
             prompts = site.login_url and not has_password(site)
-            hint = f"hibali sites login {site.name}" if prompts else f"hibali sites check {site.name}"
+            hint = (
+                f"To log in: hibali sites login {site.name}"
+                if prompts
+                else f"To check its login: hibali sites check {site.name}"
+            )
             return AccessError(
                 "credentials-refused", f"{message} with the login of {site.name}", subject=origin, hint=hint
             )

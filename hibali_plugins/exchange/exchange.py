@@ -461,7 +461,10 @@ def _choose(offers: Mapping[Reference, Offer], names: Sequence[str], subject: st
         found = {key: offer for key, offer in offers.items() if key[0] == name and version in {None, key[1]}}
         if not found:
             raise NotFoundError(
-                "not-published", "the remote has no such pipeline", subject=f"{printable(each)} at {subject}"
+                "not-published",
+                "the remote has no such pipeline",
+                subject=f"{printable(each)} at {subject}",
+                hint=f"To publish it there: hibali pipelines publish {printable(each)} --to {subject}",
             )
         chosen.update(sorted(found.items()))
     return chosen

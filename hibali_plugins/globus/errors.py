@@ -68,7 +68,7 @@ def login_needed(site: Site) -> AccessError:
         "login-needed",
         "you are not logged in to Globus for this site",
         subject=site.name,
-        hint=f"hibali sites login {site.name}",
+        hint=f"To log in: hibali sites login {site.name}",
     )
 
 
@@ -89,7 +89,7 @@ def _of_auth(problem: AuthAPIError, site: Site, client: GlobusClient, subject: s
             "login-expired",
             "the login to Globus expired or was revoked",
             subject=subject,
-            hint=f"hibali sites login {site.name}",
+            hint=f"To log in: hibali sites login {site.name}",
         )
     return AccessError(
         "login-refused",

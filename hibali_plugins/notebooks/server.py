@@ -14,7 +14,7 @@ from hibali.config.model import Site
 from hibali.config.settings import Settings
 from hibali.errors import NotFoundError, RefusedError
 from hibali.events import Listener
-from hibali.locations import Location
+from hibali.locations import Location, listing_hint
 from hibali.retry import growing_intervals
 from registry.catalogue import Catalogue
 from registry.invocation import check_invocation
@@ -112,7 +112,8 @@ def start_notebook(
         place = host.expand(location.path)
         found = host.stat(place)
         if found is None or found.kind is not Kind.FOLDER:
-            raise NotFoundError("no-such-place", "no folder with that name exists", subject=location.text)
+            message, hint = "no folder with that name exists", listing_hint(location.text)
+            raise NotFoundError("no-such-place", message, subject=location.text, hint=hint)
         folder = place.decode("utf-8", "surrogateescape")
         invocation = check_invocation(pipeline, {"folder": folder, "program": program})
         options = RunOptions(

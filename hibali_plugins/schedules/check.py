@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from hibali.config.settings import SITE_VARIABLE, Settings
-from hibali.documents import read_json_file
+from hibali.documents import missing_file, read_json_file
 from hibali.errors import HibaliError, NotFoundError, TryLaterError, UsageError
 from hibali.locations import Location, check_writable, read_location
 from hibali.plugins import object_of
@@ -340,7 +340,7 @@ def _check_options(common: Common, command: Command) -> None:
 def _check_files(command: Command) -> None:
     for _, text in command.used(INPUT_FILE):
         if text != "-" and "://" not in text and not Path(text).exists():
-            raise NotFoundError("no-such-file", "the file does not exist", subject=text)
+            raise missing_file(text)
 
 
 def check_schedule(common: Common, name: str) -> int | None:

@@ -13,10 +13,11 @@ from hibali.amounts import format_duration, format_size
 from hibali.errors import NotFoundError, RefusedError, UsageError
 from hibali.files import read_regular
 from hibali.text import counted
-from hibali_cli.cells import time_cell
+from hibali_cli.cells import id_cell, time_cell
 from hibali_cli.failure import Failures
 from hibali_cli.fields import write_list
 from hibali_cli.options import Common
+from hibali_cli.output import Cell
 from hibali_plugins.schedules.install import (
     choose_installer,
     drop_and_install,
@@ -28,6 +29,7 @@ from hibali_plugins.schedules.install import (
     systemd_is_available,
 )
 from hibali_plugins.schedules.records import (
+    Trigger,
     log_path,
     read_triggers,
     schedule_folder,
@@ -75,8 +77,9 @@ def print_change(common: Common, schedules: Schedules, schedule: Schedule, chang
     by = {"cron": "by your crontab", "systemd": "by a timer of your systemd", "print": "by the lines above"}[
         schedule.by
     ]
+    done = "exists already" if change == "same" else f"is {change}"
     common.output.info(
-        f"{schedule.name} is {change}, and triggered {by}; next run: {format_next_run(schedule)}."
+        f"{schedule.name} {done}, and is triggered {by}; next run: {format_next_run(schedule)}."
     )
     if schedule.by == "systemd" and not lingers():
         common.output.warn(
@@ -181,7 +184,9 @@ def list_schedules(common: Common, fields: tuple[str, ...] | None) -> int | None
     warn_of_missing(common, known, installed)
     common.output.table(["name", "cron", "next", "last", "command"], rows)
     if not found:
-        common.output.info('No schedules yet: hibali schedule add NAME --cron "0 3 * * *" -- push ...')
+        common.output.info(
+            'No schedules yet. To add one: hibali schedule add NAME --cron "0 3 * * *" -- push ...'
+        )
     return None
 
 
@@ -204,14 +209,17 @@ def show_log(common: Common, name: str, *, count: int, text: bool) -> int | None
             format_size(each.amount("bytes_moved")) if each.amounts else None,
             each.amount("files_failed") if each.amounts else None,
             each.proof,
-            each.message or (each.operations or each.runs or (None,))[-1],
+            each.message or _work_of(each),
         )
         for each in triggers
     ]
-    common.output.table(
-        ["began", "result", "duration", "files", "size", "failed", "verification", "message"], rows
-    )
+    common.output.table(["began", "result", "duration", "files", "size", "failed", "proof", "message"], rows)
     return None
+
+
+def _work_of(trigger: Trigger) -> Cell:
+    ids = trigger.operations or trigger.runs
+    return id_cell(ids[-1]) if ids else None
 
 
 def _show_output(common: Common, name: str, count: int) -> None:

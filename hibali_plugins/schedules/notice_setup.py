@@ -21,6 +21,7 @@ def write_metrics_file(common: Common, *, file: str | None, off: bool) -> int | 
     known = load_schedules(common.config)
     if off:
         put_metrics_file(common.config, "")
+        common.output.info("Metrics are no longer written.")
         return None
     credentials = all_credentials(common.config, known)
     if file is None:
@@ -64,12 +65,15 @@ def set_up_notices(common: Common, *, off: bool, test: bool, **options: Any) -> 
             raise IncompleteError(
                 "not-notified", "some notices could not be sent; see above", subject="hibali schedule notify"
             )
+        common.output.info("A test notice was sent.")
     if common.json:
         common.output.record(
             "notices", {**_shown(notices), "expires_within_days": notices.expires_within_days}
         )
     else:
         common.output.pairs({key: value or None for key, value in _shown(notices).items()})
+    if not notices.has_receiver:
+        common.output.info("Nobody is notified. To change that: hibali schedule notify --mail ADDRESS")
     return None
 
 

@@ -319,12 +319,11 @@ class Schedules:
         """Return the schedule of that name; raises `NotFoundError`."""
         found = self.schedules.get(name)
         if found is None:
-            known = ", ".join(sorted(self.schedules)) or "none"
             raise NotFoundError(
                 "unknown-schedule",
                 "there is no schedule of this name",
                 subject=name,
-                hint=f"{did_you_mean(name, self.schedules)}There are: {known}.",
+                hint=f"{did_you_mean(name, self.schedules)}To list all: hibali schedule list",
             )
         return found
 

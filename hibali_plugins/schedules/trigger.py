@@ -241,7 +241,10 @@ def schedule_lock(name: str) -> Iterator[int]:
         if not _acquire(descriptor):
             holder = holder_of(name) or "another process"
             raise TryLaterError(
-                "locked", f"it is still running: {holder}", subject=name, hint=f"hibali schedule log {name}"
+                "locked",
+                f"it is still running: {holder}",
+                subject=name,
+                hint=f"To see what it did: hibali schedule log {name}",
             )
         os.ftruncate(descriptor, 0)
         since = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"

@@ -126,7 +126,7 @@ def choose_proposals(found: Sequence[Found], only: Sequence[str]) -> list[Propos
             "not-proposed",
             passed.because if passed else "the source has no site with this name",
             subject=missing[0],
-            hint=f"{suggestion}`hibali sites import` lists all sites found.",
+            hint=f"{suggestion}To list all sites found: hibali sites import",
         )
     return [each for each in proposals if each.name in only]
 

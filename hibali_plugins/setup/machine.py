@@ -6,7 +6,7 @@ import contextlib
 import secrets
 import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -49,6 +49,7 @@ from runs.store import RunStore
 from runs.sweeps.launch import prepare_dry_run
 from transfers.check import SiteReport, missing_program, reach_machine
 from transfers.model.entry import Kind
+from transfers.model.units import Space
 from transfers.remote.host import KnowsPrograms, RemoteHost, ReportsFreeSpace
 
 LOGIN_STEPS = ("name", "connection", "host key", "login", "transport")
@@ -380,6 +381,15 @@ def _check_clock(checks: StepList, clock_lead: float | None) -> None:
         )
 
 
+def _free_amounts(space: Space) -> Iterator[tuple[str, int, int]]:
+    """Yield the known amounts of free space: as text, as a number, and the least that is enough."""
+    amounts = (("bytes", space.free_bytes, _LITTLE_BYTES), ("inodes", space.free_inodes, _LITTLE_INODES))
+    for key, free, least in amounts:
+        if free is not None:
+            by = f" (quota of {space.by[key]})" if key in space.by else ""
+            yield (format_size(free) if key == "bytes" else f"{free:,} inodes") + by, free, least
+
+
 def _check_free_space(checks: StepList, site: Site, host: RemoteHost) -> None:
     if not isinstance(host, ReportsFreeSpace):
         checks.skip(["room"], "the host does not report its free space")
@@ -387,7 +397,9 @@ def _check_free_space(checks: StepList, site: Site, host: RemoteHost) -> None:
     places = {"work": work_path(site)}
     if site.default_root is not None:
         places[f"@{site.default_root}"] = site.roots[site.default_root]
-    amounts_free, little, full = [], [], []
+    amounts_free: list[str] = []
+    little: list[str] = []
+    full: list[str] = []
     for purpose, path in places.items():
         try:
             space = host.free_space(_nearest_folder(host, host.expand(path)))
@@ -395,18 +407,10 @@ def _check_free_space(checks: StepList, site: Site, host: RemoteHost) -> None:
             if problem.transient:
                 raise
             continue  # an earlier step checked that it exists
-        amounts = (("bytes", space.free_bytes, _LITTLE_BYTES), ("inodes", space.free_inodes, _LITTLE_INODES))
-        for key, free, least in amounts:
-            if free is None:
-                continue
-            by = f" (quota of {space.by[key]})" if key in space.by else ""
-            amount = format_size(free) if key == "bytes" else f"{free:,} inodes"
-            text = f"{purpose}: {amount} free{by}"
-            amounts_free.append(text)
-            if free == 0:
-                full.append(text)
-            elif free < least:
-                little.append(text)
+        found = list(_free_amounts(space))
+        amounts_free += [f"{purpose}: {' and '.join(text for text, _, _ in found)} free"] if found else []
+        full += [f"{purpose}: {text} free" for text, free, _ in found if free == 0]
+        little += [f"{purpose}: {text} free" for text, free, least in found if 0 < free < least]
     if full:
         cache = if_offered("sites.cache", f" To list the cache: hibali sites cache list {site.name}")
         hint = f"Remove files that are no longer needed.{cache}"

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from hibali.errors import NotFoundError, RefusedError
 from hibali.events import Listener
 from hibali.ledger import Journal, ledger_folder, new_identifier, now, read_records
-from hibali.locations import Location
+from hibali.locations import Location, listing_hint
 from hibali.plugins import find
 from hibali_plugins.share.presign import Presigned
 from transfers.model.entry import Kind
@@ -43,7 +43,8 @@ def make_link(location: Location, seconds: int, on_event: Listener) -> Presigned
     try:
         entry = store.stat()
         if entry is None:
-            raise NotFoundError("no-such-place", "no file with that name exists", subject=location.text)
+            message, hint = "no file with that name exists", listing_hint(location.text)
+            raise NotFoundError("no-such-place", message, subject=location.text, hint=hint)
         presign = None if isinstance(store, StoreView) else find("hibali.links", store.facts.kind)
         if presign is None:
             raise RefusedError(

@@ -19,7 +19,7 @@ from hibali.config.settings import Settings
 from hibali.errors import HibaliError, IncompleteError, NotFoundError, RefusedError, TryLaterError
 from hibali.events import Listener
 from hibali.ledger import Journal, ledger_folder, now, read_records
-from hibali.locations import Location, check_writable, read_location
+from hibali.locations import Location, check_writable, listing_hint, read_location
 from hibali.plugins import find
 from hibali.retry import wait_unless_interrupted
 from hibali.text import counted
@@ -79,7 +79,9 @@ class _Opened:
         if found is None and not must_exist:
             found = Entry(b"", Kind.FOLDER)
         if found is None:
-            raise NotFoundError("no-such-place", "nothing with that name exists", subject=location.text)
+            message = "no file or folder with that name exists"
+            hint = listing_hint(location.text)
+            raise NotFoundError("no-such-place", message, subject=location.text, hint=hint)
         if found.kind not in {Kind.FILE, Kind.FOLDER}:
             raise RefusedError("not-shared", "only files and folders are shared", subject=location.text)
         self.entry: Entry = found

@@ -78,7 +78,11 @@ def _web(site: Site) -> Web:
         return Web(base, site.name)
     authorization.header()  # a login that fails is reported before anything is requested
     by_prompt = not has_password(site)
-    hint = f"hibali sites login {site.name}" if by_prompt else "Check the site's login and its permissions."
+    hint = (
+        f"To log in: hibali sites login {site.name}"
+        if by_prompt
+        else "Check the site's login and its permissions."
+    )
     return Web(base, site.name, authorization, hint=hint)
 
 

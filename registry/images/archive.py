@@ -18,14 +18,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from hibali.documents import read_json
-from hibali.errors import HibaliError, NotFoundError, RefusedError, UsageError
+from hibali.documents import missing_file, read_json
+from hibali.errors import HibaliError, RefusedError, UsageError
 from hibali.system_errors import reason_of
 from hibali.text import counted, printable
 from registry.images.record import MOST_NAMES, Format, ImageRecord, is_among, is_image_name
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _CONFIG = re.compile(r"(?:.*/)?([0-9a-f]{64})(?:\.json)?")
+_CREATE = "Create one with `docker save -o FILE IMAGE` or `podman save -o FILE IMAGE`."
 _HOPS = 10
 _INDEXES = frozenset(
     {
@@ -273,7 +274,7 @@ def read_archive(path: Path, name: str = "") -> Archive:
     except BrokenArchiveError as problem:
         raise _bad(str(problem), subject) from None
     except FileNotFoundError:
-        raise NotFoundError("no-such-file", "the image archive does not exist", subject=subject) from None
+        raise missing_file(subject, "the image archive") from None
     except OSError as problem:
         raise _bad(reason_of(problem), subject) from None
 
@@ -286,7 +287,9 @@ def _read(stream: IO[bytes], size: int, name: str, subject: str) -> Archive:
         digest = _finish(source, size)
         return Archive(ImageRecord(digest, size, "sif", digest), frozenset({digest}))
     if start.startswith(b"PK\x03\x04"):
-        raise RefusedError("bad-image-archive", "it is a zip file, not an image archive", subject=subject)
+        raise RefusedError(
+            "bad-image-archive", "it is a zip file, not an image archive", subject=subject, hint=_CREATE
+        )
     if start.startswith(b"\x28\xb5\x2f\xfd"):
         raise BrokenArchiveError(
             "it is compressed with zstd, which hibali does not read; decompress it first: unzstd FILE"
@@ -371,7 +374,7 @@ def _bad(reason: str, subject: str) -> UsageError:
         "bad-image-archive",
         f"this is not a complete image archive: {printable(reason)}",
         subject=subject,
-        hint="Create one with `docker save -o FILE IMAGE` or `podman save -o FILE IMAGE`.",
+        hint=_CREATE,
     )
 
 

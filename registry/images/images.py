@@ -80,7 +80,7 @@ class Images:
                 "no-image-known",
                 "this pipeline has no image",
                 subject=pipeline.reference,
-                hint=f"hibali pipelines image add {pipeline.reference} --archive FILE",
+                hint=f"To add one: hibali pipelines image add {pipeline.reference} --archive FILE",
             )
         return found
 

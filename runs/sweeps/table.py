@@ -261,7 +261,10 @@ def tasks_to_rerun(run: Run, *, failed: bool) -> tuple[int, ...]:
     chosen = run.in_state(*UNSUCCESSFUL_STATES) if failed else tuple(run.tasks)
     if not run.state.ended and not (failed and chosen):
         raise TryLaterError(
-            "not-ended", f"the run is {run.state}", subject=run.id, hint=f"hibali runs wait {run.id}"
+            "not-ended",
+            f"the run is {run.state}",
+            subject=run.id,
+            hint=f"To wait for its end: hibali runs wait {run.id}",
         )
     return chosen
 

@@ -200,6 +200,15 @@ def test_auto_selects_the_site_that_has_the_data(two_sites: Bench) -> None:
     assert not (bench.folder / "work-alpha").exists()
 
 
+def test_the_choice_of_one_named_site_is_explained_while_its_run_is_unfinished(two_sites: Bench) -> None:
+    bench = two_sites
+    answers = bench.answers(sleep=3)
+    bench.site = "alpha"
+    first = bench.run(answers, exit=0).last
+    again = bench.run(answers, "--explain", "--wait", exit=0)
+    assert (again.lines[0]["site"], again.last["id"]) == ("alpha", first["id"])
+
+
 @pytest.mark.heavy
 def test_auto_selects_the_site_that_cached_the_data(two_sites: Bench) -> None:
     bench = two_sites
@@ -212,7 +221,7 @@ def test_auto_selects_the_site_that_cached_the_data(two_sites: Bench) -> None:
     bench.site = "auto"
     before = bytes_transferred(bench)
     answer = bench.hibali(*bench.line(answers, "--wait", "--explain"), exit=0)
-    assert b"BYTES TO MOVE" in answer.err
+    assert b"TO MOVE" in answer.err
     assert b"beta: the fewest bytes must be transferred there" in answer.err
     assert bytes_transferred(bench) == before
 

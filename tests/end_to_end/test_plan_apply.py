@@ -95,7 +95,7 @@ def test_a_change_at_the_target_is_drift(there: Transfers) -> None:
     there.place.plant("data", {b"extra": b"somebody wrote this", b"new": b"and this"})
     before = there.state_there()
     answer = apply(there, path, exit=8)
-    assert "2 are no longer as planned" in answer.last["message"]
+    assert "2 names are no longer as planned" in answer.last["message"]
     assert there.state_there() == before
     assert there.committed_files()[b"new"] == b"and this"
 

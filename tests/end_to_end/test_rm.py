@@ -371,7 +371,9 @@ def test_a_removal_is_confirmed_on_a_terminal(local_there: Transfers) -> None:
             there.hibali.env,
             cwd=there.hibali.home.folder,
         )
-        terminal.until(lambda screen: "Remove all of it?" in screen and "3 files in 2 folders, 6 B" in screen)
+        terminal.until(
+            lambda screen: "Remove all of it?" in screen and "3 files (6 B) in 2 folders" in screen
+        )
         assert {n: c for n, c in there.there().items() if b".hibali" not in n} == TREE
         terminal.press(answer)
         assert terminal.end() == code

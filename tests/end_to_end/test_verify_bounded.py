@@ -45,7 +45,7 @@ def test_a_sample_reports_the_unchecked_files(stocked: tuple[Transfers, Path]) -
     message = there.hibali("verify", *words, "10%", "--seed", seed, exit=0).err.decode()
     assert f"--seed {seed}" in message
     assert "36 not verified" in message
-    assert "A random 10% of 40 files (4) match. If 1% of all (1 file) were damaged" in message
+    assert "A random sample of 4 of 40 files (10%) is correct. If 1% of all (1 file) were damaged" in message
     assert "with 10% probability" in message
     assert receipt["sample_of"] == 40
     whole = there.verify(*words, "40").last

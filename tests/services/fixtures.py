@@ -421,6 +421,28 @@ def hibali_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hib
     end_all(runtime, older)
 
 
+def separate_home(folder: Path, session: Path) -> HibaliHome:
+    """Create the same folders for commands outside of pytest; the environment has only what they need of this process's."""
+    runtime = Path(tempfile.mkdtemp(dir=session / "r", prefix=""))
+    home, state, config = folder / "home", folder / "state", folder / "config.toml"
+    home.mkdir(parents=True)
+    state.mkdir(mode=0o700)
+    kept = ("PATH", "LANG", "LC_ALL", "TMPDIR", "USER", "LOGNAME", "SHELL")
+    env = {name: os.environ[name] for name in kept if name in os.environ}
+    env |= {
+        "HOME": str(home),
+        "HIBALI_STATE": str(state),
+        "HIBALI_CONFIG": str(config),
+        "XDG_RUNTIME_DIR": str(runtime),
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "PYTHONPATH": str(REPOSITORY),
+        "HIBALI_TEST_SPOOL": str(folder / "crontabs"),
+        MARK: f"{runtime}/",
+    }
+    env["PATH"] = f"{REPOSITORY}/tests/services/guarded:{env['PATH']}"
+    return HibaliHome(folder, home, state, config, runtime, env)
+
+
 @dataclass(frozen=True)
 class Answer:
     """The result of one hibali command: its exit code, stdout and stderr as bytes, and the JSON lines of stdout."""

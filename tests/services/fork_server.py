@@ -273,6 +273,11 @@ def _run_command(request: bytes, numbers: Sequence[int]) -> NoReturn:
     for target in range(3):
         os.dup2(numbers[target], target)
     os.closerange(3, 1024)  # the objects that own these descriptors are never finalized: see `os._exit` below
+    if os.isatty(1):  # the streams of this process were made for what it had itself, which may be a file
+        sys.stdout, sys.stderr = (
+            os.fdopen(number, "w", encoding=each.encoding, errors=each.errors, closefd=False)
+            for number, each in ((1, sys.stdout), (2, sys.stderr))
+        )
     os.environ.clear()
     os.environ.update(environment)
     time.tzset()

@@ -96,7 +96,6 @@ class DocumentationHome:
 
     def __init__(self, hibali: Any, slurm: Any, buckets: Any) -> None:
         self.hibali = hibali
-        self.cron = PrivateCron(hibali.home.folder / "cron")
         self.folder: Path = hibali.home.folder
         self.home: Path = hibali.home.home
         self.slurm = slurm
@@ -232,8 +231,9 @@ class DocumentationHome:
 
     def type_all(self, lines: list[str]) -> Iterator[tuple[str, int, str]]:
         """Run the lines in one shell; yield each with its exit code and output."""
+        cron = PrivateCron(self.folder / "cron")
         with subprocess.Popen(
-            [*self.cron.words, "sh"],
+            [*cron.words, "sh"],
             cwd=self.folder,
             env=self.hibali.env,
             stdin=subprocess.PIPE,

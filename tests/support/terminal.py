@@ -82,28 +82,33 @@ class Terminal:
         return bool(came)
 
     def screen(self) -> str:
-        """Return the visible text; supports only the escape sequences that hibali and rich write."""
-        rows, y, x, at = [[" "] * self.columns for _ in range(self.rows)], 0, 0, 0
-        text = self.written.decode("utf-8", "replace")
-        while at < len(text):
-            control = _CONTROL.match(text, at)
-            at = control.end() if control else at + 1
-            if control:
-                if control[2] == "A":
-                    y = max(0, y - int(control[1] or 1))
-                elif control[2] == "K":
-                    rows[y] = [" "] * self.columns
-                continue
-            letter = text[at - 1]
-            if letter == "\r":
-                x = 0
-                continue
-            if letter == "\n" or x >= self.columns:
-                y, x = y + 1, 0 if letter != "\n" else x
-            if y >= self.rows:
-                y = self.rows - 1
-                rows = [*rows[1:], [" "] * self.columns]
-            if letter != "\n":
-                rows[y][x] = letter
-                x += 1
-        return "\n".join("".join(row).rstrip() for row in rows).rstrip()
+        """Return the visible text."""
+        return screen_text(self.written, self.columns, self.rows)
+
+
+def screen_text(written: bytes, columns: int, row_count: int) -> str:
+    """Return the visible text of a screen; supports only the escape sequences that hibali and rich write."""
+    rows, y, x, at = [[" "] * columns for _ in range(row_count)], 0, 0, 0
+    text = written.decode("utf-8", "replace")
+    while at < len(text):
+        control = _CONTROL.match(text, at)
+        at = control.end() if control else at + 1
+        if control:
+            if control[2] == "A":
+                y = max(0, y - int(control[1] or 1))
+            elif control[2] == "K":
+                rows[y] = [" "] * columns
+            continue
+        letter = text[at - 1]
+        if letter == "\r":
+            x = 0
+            continue
+        if letter == "\n" or x >= columns:
+            y, x = y + 1, 0 if letter != "\n" else x
+        if y >= row_count:
+            y = row_count - 1
+            rows = [*rows[1:], [" "] * columns]
+        if letter != "\n":
+            rows[y][x] = letter
+            x += 1
+    return "\n".join("".join(row).rstrip() for row in rows).rstrip()

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from hibali import __version__
-from hibali.documents import line_of_json, read_json
-from hibali.errors import HibaliError, NotFoundError, RefusedError, UsageError
+from hibali.documents import line_of_json, missing_file, read_json
+from hibali.errors import HibaliError, RefusedError, UsageError
 from hibali.events import Failed
 from hibali.locations import Location
 from hibali.signing import is_signed, sign
@@ -511,7 +511,7 @@ def read_plan(path: Path) -> SavedPlan:
     try:
         stream = path.open("rb")
     except (FileNotFoundError, NotADirectoryError):
-        raise NotFoundError("no-such-file", "the plan file does not exist", subject=str(path)) from None
+        raise missing_file(path, "the plan file") from None
     except OSError as problem:
         raise unreadable(problem, str(path)) from None
     with stream:

@@ -10,7 +10,7 @@ from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
 from hibali.errors import RefusedError
-from hibali.text import printable
+from hibali.text import counted, printable
 from transfers.model.entry import Entry, Kind, deepest_first
 from transfers.model.facts import name_problem
 from transfers.model.rules import Rules, selector
@@ -314,7 +314,10 @@ class _Recheck:
         """Raise `RefusedError` if anything drifted."""
         if self._drifts:
             more = f"; and {self._drifts - _NAMED} more" if self._drifts > _NAMED else ""
-            raise drift(f"{self._drifts} are no longer as planned: {'; '.join(self._drifted)}{more}", subject)
+            names = (
+                f"{counted(self._drifts, 'name')} {'is' if self._drifts == 1 else 'are'} no longer as planned"
+            )
+            raise drift(f"{names}: {'; '.join(self._drifted)}{more}", subject)
 
     def remaining(self, planned: TransferPlan) -> TransferPlan:
         """Return what is still to be done; deletions deepest first."""

@@ -80,5 +80,5 @@ def _module_with_logins(site: Site) -> Any:
         "no-login",
         f"a site of kind {site.kind} has no service to log in to",
         subject=site.name,
-        hint=f"hibali sites check {site.name}",
+        hint=f"To check the connection: hibali sites check {site.name}",
     )

@@ -222,7 +222,7 @@ def log_in(site: Site, prompts: Prompts) -> LoginResult:
             "no-login",
             "the site has no login_url",
             subject=site.name,
-            hint=f"hibali config set sites.{site.name}.login_url URL",
+            hint=f"To set it: hibali config set sites.{site.name}.login_url URL",
         )
     login = login_of(site, secure=True)
     if login is not None:
@@ -267,14 +267,14 @@ def _stored_token(site: Site) -> str:
             "login-needed",
             "the stored login cannot be read",
             subject=site.name,
-            hint=f"hibali sites login {site.name}",
+            hint=f"To log in: hibali sites login {site.name}",
         ) from None
     if not token:
         raise AccessError(
             "login-needed",
             "you are not logged in to this server",
             subject=site.name,
-            hint=f"hibali sites login {site.name}",
+            hint=f"To log in: hibali sites login {site.name}",
         )
     remember_secret(token)
     return token

@@ -122,7 +122,7 @@ class FirecrestClient:
             "no-such-system",
             f"the service has no system {self.settings.system}",
             subject=self.subject,
-            hint=f"hibali config set sites.{self.subject}.firecrest.system NAME",
+            hint=f"To set it: hibali config set sites.{self.subject}.firecrest.system NAME",
         )
 
     def filesystems(self) -> dict[str, str]:

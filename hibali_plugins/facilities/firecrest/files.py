@@ -201,7 +201,7 @@ class FirecrestFiles(OperationFiles):
                 "unsafe-name",
                 f"FirecREST cannot move large files by way of this home folder: {printable(self.home())}",
                 subject=self.subject,
-                hint=f"hibali config set sites.{self.subject}.firecrest.home /PATH",
+                hint=f"To set it: hibali config set sites.{self.subject}.firecrest.home /PATH",
             )
 
     def _upload_link(self, path: bytes) -> bytes:

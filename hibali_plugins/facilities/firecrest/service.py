@@ -86,7 +86,7 @@ class FirecrestJobs(ScriptJobs):
                 "wrong-scheduler",
                 f"the scheduler of the system is {printable(announced)[:50]}, not {self._scheduler}",
                 subject=self._client.subject,
-                hint=f"hibali config set sites.{self._client.subject}.scheduler.type {announced}"
+                hint=f"To set it: hibali config set sites.{self._client.subject}.scheduler.type {announced}"
                 if announced in {"slurm", "pbs"}
                 else "",
             )

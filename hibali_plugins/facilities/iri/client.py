@@ -102,7 +102,7 @@ class IriClient:
             "no-such-system",
             f"{problem}; there are: {names[:_MOST_SHOWN]}",
             subject=self.subject,
-            hint=f"hibali config set sites.{self.subject}.iri.{key} NAME",
+            hint=f"To set it: hibali config set sites.{self.subject}.iri.{key} NAME",
         )
 
     def candidates(self, purpose: str) -> list[tuple[str, str]]:

@@ -338,7 +338,7 @@ def home_unknown(subject: str, setting: str) -> UsageError:
         "no-home",
         "the service does not tell where the home folder is",
         subject=subject,
-        hint=f"hibali config set sites.{subject}.{setting}.home /PATH",
+        hint=f"To set it: hibali config set sites.{subject}.{setting}.home /PATH",
     )
 
 

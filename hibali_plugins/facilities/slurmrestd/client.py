@@ -257,7 +257,7 @@ class SlurmrestdClient:
                 "login-refused",
                 f"the token is for {printable(owner)}, not for {user}",
                 subject=self.subject,
-                hint=f"hibali config set sites.{self.subject}.scheduler.user NAME",
+                hint=f"To set it: hibali config set sites.{self.subject}.scheduler.user NAME",
             )
         if call.path.endswith(_SUBMIT):
             return None

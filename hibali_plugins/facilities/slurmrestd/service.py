@@ -210,7 +210,7 @@ def service_at(site: Site, host: RemoteHost, on_event: Listener = ignore) -> Slu
             "usage",
             "the site's scheduler slurmrestd needs a url and a source of tokens",
             subject=site.name,
-            hint=f"hibali config set sites.{site.name}.scheduler.url https://HOST:6820",
+            hint=f"To set it: hibali config set sites.{site.name}.scheduler.url https://HOST:6820",
         )
     client = SlurmrestdClient(settings, site.name, request_limit(site, requests=REQUESTS), on_event)
     return SlurmrestdJobs(client, host, settings.user)

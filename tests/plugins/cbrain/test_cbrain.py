@@ -141,7 +141,7 @@ def test_a_token_from_another_address_names_the_cure(
     hibali("push", source, "mcgill:@lab", exit=0)
     portal.address = "192.0.2.7"
     error = hibali("push", "--json", source, "mcgill:@lab", exit=4).last
-    assert (error["code"], error["hint"]) == ("token-rejected", "hibali sites login mcgill")
+    assert (error["code"], error["hint"]) == ("token-rejected", "To log in: hibali sites login mcgill")
     portal.address = None
     hibali("sites", "logout", "mcgill", exit=0)
     assert hibali("ls", "--json", "mcgill:@lab", exit=4).last["code"] == "cbrain-login-needed"

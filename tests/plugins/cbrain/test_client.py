@@ -104,7 +104,7 @@ def test_a_token_of_another_address_names_the_command_to_type(cbrain: CbrainDoub
     with pytest.raises(AccessError) as caught:
         client.user_id()
     client.close()
-    assert (caught.value.code, caught.value.hint) == ("token-rejected", "hibali sites login lab")
+    assert (caught.value.code, caught.value.hint) == ("token-rejected", "To log in: hibali sites login lab")
     assert "IP address" in caught.value.message
 
 
@@ -113,7 +113,10 @@ def test_without_a_login_the_command_to_type_is_named(cbrain: CbrainDouble) -> N
     with pytest.raises(AccessError) as caught:
         client.user_id()
     client.close()
-    assert (caught.value.code, caught.value.hint) == ("cbrain-login-needed", "hibali sites login lab")
+    assert (caught.value.code, caught.value.hint) == (
+        "cbrain-login-needed",
+        "To log in: hibali sites login lab",
+    )
     assert cbrain.requests == []
 
 

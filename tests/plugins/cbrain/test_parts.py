@@ -345,7 +345,10 @@ def test_names_fit_below_a_provider_only(root: bytes, name: bytes, fits: bool) -
 def test_a_path_without_a_provider_is_named() -> None:
     with pytest.raises(NotFoundError) as caught:
         store_at(b"data").stat()
-    assert (caught.value.code, caught.value.hint) == ("no-such-provider", "hibali ls lab:")
+    assert (caught.value.code, caught.value.hint) == (
+        "no-such-provider",
+        "To see what exists: hibali ls lab:",
+    )
 
 
 def test_paths_at_a_portal_are_keys() -> None:

@@ -71,7 +71,7 @@ def test_a_check_without_a_login_says_how_to_configure_one(loris: Loris, study: 
     assert login == "hibali sites login web"
     loris.hibali(*command.split()[1:], exit=0)
     needed = loris.hibali("datasets", "check", study.folder, "--json", exit=4).last["problems"][0]
-    assert (needed["code"], needed["hint"]) == ("login-needed", "hibali sites login web")
+    assert (needed["code"], needed["hint"]) == ("login-needed", "To log in: hibali sites login web")
 
 
 def test_a_transfer_fetches_contents_with_the_login_and_verifies_them(

@@ -115,7 +115,7 @@ def test_a_site_is_checked_and_diagnosed(place: Place) -> None:
 def test_a_login_with_a_code_is_stored_and_removed(place: Place) -> None:
     place.set_table(place.site.table(device=True))
     denied = place.hibali("ls", f"{NAME}:", "--json", exit=4).last
-    assert (denied["code"], denied["hint"]) == ("login-needed", f"hibali sites login {NAME}")
+    assert (denied["code"], denied["hint"]) == ("login-needed", f"To log in: hibali sites login {NAME}")
     assert place.hibali("sites", "login", NAME, "--json", exit=4).last["code"] == "login-needed", (
         "without a terminal"
     )

@@ -103,6 +103,6 @@ def test_another_scheduler_than_the_system_has_is_refused(bench: Bench, site: Re
     error = bench.run(bench.answers(), "--json", exit=2).last
     assert (error["code"], error["hint"]) == (
         "wrong-scheduler",
-        f"hibali config set sites.{NAME}.scheduler.type slurm",
+        f"To set it: hibali config set sites.{NAME}.scheduler.type slurm",
     )
     assert not site.created()

@@ -150,7 +150,7 @@ def test_a_rejected_code_is_4_and_a_login_needs_a_terminal(archive: Archive) -> 
     added = archive.hibali(
         "sites", "add", "other", "--globus", archive.id, "--root", "all=/", "--json", exit=4
     )
-    assert added.last["hint"] == "hibali sites login other"
+    assert added.last["hint"] == "To log in: hibali sites login other"
     shown = archive.hibali("sites", "show", "other", "--json", exit=0).last
     assert (shown["type"], shown["globus"]["client"]["client_id"]) == ("globus", archive.globus.native_id)
     assert archive.hibali("ls", "other:", "--json").exit in {2, 4}

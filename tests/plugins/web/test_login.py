@@ -102,7 +102,10 @@ def test_the_password_can_be_in_the_keyring(loris: Loris, tmp_path: Path) -> Non
 def test_a_password_that_is_typed_is_exchanged_and_not_stored(loris: Loris, tmp_path: Path) -> None:
     loris.configure()
     needed = loris.pull(tmp_path / "scan.mnc", exit=4)
-    assert (needed.last["code"], needed.last["hint"]) == ("login-needed", "hibali sites login loris")
+    assert (needed.last["code"], needed.last["hint"]) == (
+        "login-needed",
+        "To log in: hibali sites login loris",
+    )
     assert loris.hibali("sites", "login", "loris", "--json", exit=4).last["code"] == "login-needed"
 
     terminal = Terminal(list(loris.hibali.command("sites", "login", "loris")), loris.hibali.env)
@@ -122,6 +125,6 @@ def test_a_password_that_is_typed_is_exchanged_and_not_stored(loris: Loris, tmp_
     assert loris.logins == 1
     loris.server.tokens.clear()
     expired = loris.pull(tmp_path / "again.mnc", exit=4)
-    assert (expired.last["code"], expired.last["hint"]) == ("denied", "hibali sites login loris")
+    assert (expired.last["code"], expired.last["hint"]) == ("denied", "To log in: hibali sites login loris")
     loris.hibali("sites", "logout", "loris", exit=0)
     assert loris.pull(tmp_path / "again.mnc", exit=4).last["code"] == "login-needed"

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from hibali import subprocesses
+from hibali.errors import UsageError
 from hibali.subprocesses import credentials_from
-from hibali_cli.failure import write_bug_report
+from hibali_cli.failure import print_error, write_bug_report
 
 SECRETS = {
     "remembered": "correct-horse-battery",
@@ -56,3 +57,23 @@ def test_secrets_are_not_in_it(hibali_home: Any, monkeypatch: pytest.MonkeyPatch
         bare = secret.removeprefix("Bearer ").removeprefix("password='").removesuffix("'")
         assert bare not in report, name
     assert Path(where).stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize(
+    ("subject", "message", "printed"),
+    [
+        ("--detach", "--detach needs --nodes", "hibali: --detach needs --nodes [code]"),
+        ("--detach", "it needs --nodes", "hibali: --detach: it needs --nodes [code]"),
+        ("here:", "it is protected", "hibali: here: it is protected [code]"),
+        (
+            "site",
+            "the settings are invalid:\nunknown key",
+            "hibali: site: the settings are invalid [code]\n  unknown key",
+        ),
+    ],
+)
+def test_no_name_and_no_colon_is_doubled(
+    capsys: pytest.CaptureFixture[str], subject: str, message: str, printed: str
+) -> None:
+    print_error(UsageError("code", message, subject=subject))
+    assert capsys.readouterr().err == f"{printed}\n"

@@ -158,6 +158,12 @@ def test_characters_and_line_ends_split_between_pieces_are_joined(monkeypatch: p
     assert screen.text == "10 %\n20 %\ndone \\xc3\n"
 
 
+def test_an_empty_log_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = one_terminal(monkeypatch)
+    show(("scheduler.log", b""))
+    assert screen.text == ""
+
+
 def test_an_unfinished_line_is_shown_apart_from_other_streams(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

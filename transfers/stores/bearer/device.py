@@ -61,7 +61,7 @@ def log_in_by_code(settings: BearerSettings, subject: str, show: Callable[[Devic
         "login-refused",
         "the login was not completed in the browser",
         subject=subject,
-        hint=f"hibali sites login {subject}",
+        hint=f"To log in: hibali sites login {subject}",
     )
 
 

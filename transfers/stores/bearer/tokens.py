@@ -287,7 +287,7 @@ def _configured_refresh(settings: BearerSettings, subject: str) -> str:
             "login-needed",
             "you are not logged in to this service",
             subject=subject,
-            hint=f"hibali sites login {subject}",
+            hint=f"To log in: hibali sites login {subject}",
         )
     if settings.refresh_variable is not None:
         return _from_variable(settings.refresh_variable, "refresh token", subject)
@@ -348,7 +348,7 @@ class OidcService:
         if self._settings.source == "client":
             return "Check client_id and the client's secret in the settings of the site."
         if self._settings.source == "device":
-            return f"hibali sites login {self._subject}"
+            return f"To log in: hibali sites login {self._subject}"
         return "Log in to the service again, and store the new refresh token where the site's settings say."
 
     def post(self, url: str, fields: Mapping[str, str], *, secret: str = "") -> Response:

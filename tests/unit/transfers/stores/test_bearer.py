@@ -76,7 +76,7 @@ def test_a_wrong_secret_is_named_and_not_shown(oidc: Oidc, monkeypatch: pytest.M
 def test_a_login_with_a_code_lasts_for_later_commands(oidc: Oidc) -> None:
     with pytest.raises(AccessError) as raised:
         Tokens(by_code(oidc), "lab").current()
-    assert (raised.value.code, raised.value.hint) == ("login-needed", "hibali sites login lab")
+    assert (raised.value.code, raised.value.hint) == ("login-needed", "To log in: hibali sites login lab")
     shown: list[DeviceCode] = []
     oidc.approved = False
 
