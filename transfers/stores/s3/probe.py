@@ -34,6 +34,7 @@ _KEY_BYTES = 1024  # Amazon S3 user guide, "Naming Amazon S3 objects"
 _STALE_SECONDS = 3600  # a probe this old has ended
 _AT_A_TIME = 10  # requests: as many as have no need to wait for another one
 SEGMENT_BYTES = 16 * 1024 * 1024  # each costs the server as much as a small object does
+WHOLE_BYTES = 32 * 1024 * 1024  # up to this size, one request is faster than a multipart upload
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,7 @@ def facts_of(support: ServerSupport | None, root: bytes, read_verification: Veri
         utf8_names=True,
         segment_bytes=SEGMENT_BYTES,
         least_segment_bytes=SEGMENT_BYTES,
+        segment_digests=WHOLE_BYTES if seen.verifies_hashes else 0,
         refuses=tuple(character.encode() for character in seen.refuses),
         known=support is not None,
     )
