@@ -21,6 +21,7 @@ from transfers.model.entry import Entry, Kind, Verification
 from transfers.model.store import Store
 from transfers.model.units import PACK_BYTES, Committed, Item, Payload, Unit
 from transfers.pipeline.batches import group_units
+from transfers.stores.local import LocalStore
 
 MIB = 1 << 20
 _SECONDS = frozenset({"unicore", "firecrest", "iri"})  # services that tell times in seconds
@@ -359,6 +360,16 @@ def test_a_source_that_changes_while_it_is_read_is_a_problem(subject: Subject) -
     subject.plant({b"large": large[:-1] + b"!"})
     last = list(payloads)[-1]
     assert 0 in last.problems
+
+
+def test_the_digest_of_a_segment_is_that_of_its_bytes(subject: Subject) -> None:
+    subject.plant({b"large": LARGE})
+    store = subject.open()
+    entry = store.stat(b"large")
+    assert entry is not None
+    for payload in store.read(group_units([Item(0, entry)], lambda: 4 * MIB, hashed=4 * MIB)):
+        assert payload.segment_digest in {sha256(bytes(payload.data)), None}
+        assert payload.segment_digest or not isinstance(store, LocalStore)
 
 
 def test_digests_are_those_of_sha256sum(subject: Subject, tmp_path: Path) -> None:

@@ -133,7 +133,7 @@ def test_an_unreachable_server_needs_few_requests(faulty: Any, tmp_path: Path) -
 def test_data_damaged_during_an_upload_is_sent_again(faulty: Any, name: str) -> None:
     fault = Once(lambda exchange: exchange.method == "PUT" and is_data(exchange), name)
     there, _ = faulty(fault)
-    tree = {**many_files(30, 20_000), b"large": LARGE}
+    tree = {**many_files(30, 20_000), b"large": LARGE, b"in parts": MANY}
     there.make(tree)
     assert counts(there.push())["files_moved"] == len(tree)
     assert there.there() == tree

@@ -25,15 +25,17 @@ def full_tree() -> dict[bytes, bytes]:
 
 CHECKED = {"checks checksum": True, "conditional create": True, "file and folder": True}
 FACTS: dict[str, dict[str, Any]] = {
-    "s3": {**CHECKED, "checks sha256": False, "conditional replace": True},
+    "s3": {**CHECKED, "checks sha256": False, "conditional replace": True, "refuses": repr("\\")},
     # keys are names of files, and checksums in requests are not compared
     "s3-rclone": {
         **dict.fromkeys(CHECKED, False),
         "checks sha256": False,
         "conditional replace": False,
         "name bytes": 255,
+        "refuses": "",
     },
-    "s3-swift": {**CHECKED, "checks sha256": True, "conditional replace": False},  # If-Match: 501
+    # If-Match: 501
+    "s3-swift": {**CHECKED, "checks sha256": True, "conditional replace": False, "refuses": ""},
     "s3-ceph": {
         **CHECKED,
         "checks checksum": False,

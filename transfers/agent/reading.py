@@ -33,7 +33,7 @@ class Reader(object):
         self._files: Dict[int, _OpenFile] = {}
         self._pieces: OrderedDict[int, _OpenFile] = OrderedDict()
         self._hashers: Any = None
-        self._hash_thread: Optional[_HashThread] = None
+        self._hash_threads: Optional[Tuple[_HashThread, _HashThread]] = None
         self._threads = FileThreads(root)
 
     def read_unit(self, unit: Dict[str, Any]) -> None:
@@ -131,10 +131,13 @@ class Reader(object):
                 file = self._files[number] = _OpenFile(self._root, item)
             if file is None or file.offset != unit["offset"]:
                 raise ChangedError("an earlier segment failed")
-            if len(buffer) > _CHUNK and self._hash_thread is None:
-                self._hash_thread = _HashThread()
-            file.read_into(buffer, self._hash_thread)
+            if len(buffer) > _CHUNK and self._hash_threads is None:
+                self._hash_threads = _HashThread(), _HashThread()
+            segment = hashlib.sha256() if unit.get("hashed") else None
+            file.read_into(buffer, self._hash_threads, segment)
             header["sizes"] = [len(buffer)]
+            if segment is not None:
+                header["segment_digest"] = segment.hexdigest()
             if file.offset >= item["size"]:
                 header["digests"] = [file.end()]
                 self._files.pop(number).close()
@@ -153,9 +156,9 @@ class Reader(object):
         self._files.clear()
         self._pieces.clear()
         self._threads.close()
-        if self._hash_thread is not None:
-            self._hash_thread.close()
-            self._hash_thread = None
+        for thread in self._hash_threads or ():
+            thread.close()
+        self._hash_threads = None
 
 
 def _read_files(
@@ -238,23 +241,31 @@ class _OpenFile(object):
         if inode and found.st_ino != inode:
             raise ChangedError("the file was replaced after it was listed")
 
-    def read_into(self, buffer: memoryview, hashing: Optional["_HashThread"] = None) -> None:
+    def read_into(
+        self,
+        buffer: memoryview,
+        threads: Optional[Tuple["_HashThread", "_HashThread"]] = None,
+        segment: Any = None,
+    ) -> None:
         """Fill `buffer` with the next bytes; fewer bytes mean that the source changed.
 
-        With another thread for `hashing`, neither the disk nor the hash waits for the other.
+        With other `threads` for the hashes, neither the disk nor a hash waits for another one. `segment` is a hash of these
+        bytes alone.
         """
+        hashes = [self._hash] if segment is None else [self._hash, segment]
         try:
             while len(buffer):
                 count = self._read(buffer[:_CHUNK])
-                if hashing is None:
-                    self._hash.update(buffer[:count])  # while it is in the processor's cache
-                else:
-                    hashing.hash(self._hash, buffer[:count])
+                for position, summed in enumerate(hashes):
+                    if threads is None:
+                        summed.update(buffer[:count])  # while it is in the processor's cache
+                    else:
+                        threads[position].hash(summed, buffer[:count])
                 self.offset += count
                 buffer = buffer[count:]
         finally:
-            if hashing is not None:  # the buffer is used again
-                hashing.finish()
+            for thread in threads or ():  # the buffer is used again
+                thread.finish()
 
     def _read(self, buffer: memoryview) -> int:
         step()

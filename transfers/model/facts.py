@@ -34,6 +34,7 @@ class Facts:
     utf8_names: bool = False  # names must be UTF-8
     segment_bytes: int = 4 * 1024 * 1024  # preferred segment size of large files, at most SEGMENT_BYTES
     least_segment_bytes: int = 1024 * 1024  # minimum segment size
+    segment_digests: int = 0  # verifies each segment of files of more bytes by its own sha256; 0: never
     refuses: tuple[bytes, ...] = ()  # substrings that names must not contain
     # What paths must match, and why others are refused.
     accepts: tuple[re.Pattern[bytes], str] | None = None

@@ -56,6 +56,7 @@ class Unit:
     A pack has whole items and `offset` 0. A segment has one item, and is the `length` bytes from `offset`;
     the segments of a file are in order and without gaps, up to the end of the file.
     A `piece` is a segment that is only read, independently of others, without a digest of the whole file.
+    The target of a `hashed` segment needs its own sha256, too, if the source hashes the file while it reads it.
     """
 
     items: tuple[Item, ...]
@@ -63,6 +64,7 @@ class Unit:
     length: int = 0
     segment: bool = False
     piece: bool = False
+    hashed: bool = False
 
     @property
     def last(self) -> bool:
@@ -100,6 +102,7 @@ class Payload:
         verifications: Of the source: DIGEST if it hashed these bytes, RECORDED if the digest was recorded
             earlier (the target hashes and compares), weaker if there is no digest.
         problems: Failures by position; such an item has no bytes and must not be committed.
+        segment_digest: The sha256 of a `hashed` segment, from the same bytes as the digest of the whole file; None if unknown.
     """
 
     unit: Unit
@@ -108,6 +111,7 @@ class Payload:
     digests: list[str | None]
     verifications: list[Verification] = field(default_factory=list)
     problems: dict[int, Problem] = field(default_factory=dict)
+    segment_digest: str | None = None
 
 
 class Committed(NamedTuple):

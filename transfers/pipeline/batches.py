@@ -235,6 +235,7 @@ def group_units(
     *,
     large: int = PACK_BYTES,
     together: int = PACK_BYTES,
+    hashed: int = 0,
 ) -> Iterator[Unit]:
     """Group items into units, in order: files larger than `large` into segments, everything else into packs.
 
@@ -244,13 +245,14 @@ def group_units(
         begun: returns how many bytes of a large file the target already has; its segments start there.
         large: size above which a file is sent in segments.
         together: the most bytes of a pack, except one of a single file.
+        hashed: size above which each segment needs its own sha256; 0: never.
     """
     pack: list[Item] = []
     size = 0
     for item in items:
         length = item.entry.size if item.carries else 0
         if length > large:
-            yield from _segments(item, begun(item) if begun else 0, piece_bytes)
+            yield from _segments(item, begun(item) if begun else 0, piece_bytes, hashed=0 < hashed < length)
             continue
         length += len(item.attributes or b"")
         if pack and (size + length > together or len(pack) >= PACK_ITEMS):
@@ -272,11 +274,11 @@ def packed_together(rate: int) -> int:
     return min(PACK_BYTES, rate) if rate else PACK_BYTES
 
 
-def _segments(item: Item, offset: int, piece_bytes: Callable[[], int]) -> Iterator[Unit]:
+def _segments(item: Item, offset: int, piece_bytes: Callable[[], int], *, hashed: bool) -> Iterator[Unit]:
     size = item.entry.size
     while offset < size:
         length = min(piece_bytes(), size - offset)
-        yield Unit((item,), offset, length, segment=True)
+        yield Unit((item,), offset, length, segment=True, hashed=hashed)
         offset += length
 
 
@@ -312,13 +314,14 @@ _NAME_LETTER = "h"  # a further name (hard link) of a committed file
 
 def unit_header(unit: Unit, number: int) -> dict[str, Any]:
     """Return what both endpoints need to know of a unit before its bytes: the plan, by numbers and paths."""
-    return {
+    header = {
         "unit": number,
         "segment": unit.segment,
         "offset": unit.offset,
         "length": unit.length,
         "items": [_piece_header(item) if unit.piece else item_header(item) for item in unit.items],
     }
+    return {**header, "hashed": True} if unit.hashed else header
 
 
 def _piece_header(item: Item) -> dict[str, Any]:
@@ -397,6 +400,9 @@ def payload_from_header(
     problems = {int(position): problem_from(p) for position, p in found.items()}
     if not all(0 <= position < count for position in problems):
         raise connection.broken("reported a problem of an item that was not requested")
+    segment_digest = header.get("segment_digest")
+    if not (segment_digest is None or _is_digest(segment_digest)):
+        raise connection.broken("sent a segment with a malformed digest")
     needs_digest = digested and unit.last
     for position, item in enumerate(unit.items):
         carries = item.carries and position not in problems
@@ -404,9 +410,13 @@ def payload_from_header(
         if sizes[position] != expected:
             raise connection.broken("sent more or less of a file than was requested")
         digest = digests[position]
-        if carries and needs_digest and not (isinstance(digest, str) and _DIGEST.fullmatch(digest)):
+        if carries and needs_digest and not _is_digest(digest):
             raise connection.broken("sent a file without its digest")
-    return Payload(unit, b"", sizes, digests, [Verification.DIGEST] * count, problems)
+    return Payload(unit, b"", sizes, digests, [Verification.DIGEST] * count, problems, segment_digest)
+
+
+def _is_digest(value: object) -> bool:
+    return isinstance(value, str) and _DIGEST.fullmatch(value) is not None
 
 
 def data_header(payload: Payload, number: int) -> dict[str, Any]:

@@ -61,7 +61,10 @@ def move_batches(
 
     def read() -> Iterator[Payload]:
         for items in batches:
-            units = group_units(items, lambda: _piece_bytes(source, target), target.begun, together=together)
+            hashed = target.facts.segment_digests
+            units = group_units(
+                items, lambda: _piece_bytes(source, target), target.begun, together=together, hashed=hashed
+            )
             yield from map(without_rot, source.read(units))
 
     with closing(target.write(payloads.watch(read()))) as results:

@@ -278,9 +278,12 @@ class Upload:
         self._size = 0
         self._lock = threading.Lock()
 
-    def send(self, number: int, content: Bytes | Pieces) -> Part | None:
-        """Send part `number`, counted from 1; return None if the server already has these bytes."""
-        sha256 = hex_of(hashlib.sha256(), content)
+    def send(self, number: int, content: Bytes | Pieces, sha256: str | None = None) -> Part | None:
+        """Send part `number`, counted from 1; return None if the server already has these bytes.
+
+        A `sha256` from the source replaces the one that is computed here, where the server verifies it.
+        """
+        sha256 = sha256 or hex_of(hashlib.sha256(), content)
         md5 = hex_of(hashlib.md5(usedforsecurity=False), content) if self.claimed else ""
         part = self._existing.get(number)
         is_stored = part is not None and (part.size, part.sha256) == (len(content), sha256)

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import secrets
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import compress
@@ -27,13 +27,14 @@ _CONTENT = b"hibali tests what this server checks\n"
 _WRONG = hashlib.sha256(b"something else").hexdigest()
 # 408 and 429 say nothing about the request: they are retried, and may not count as a check of the server
 _REFUSALS = frozenset({*range(400, 500), 501} - {408, 429})
-_ODD = (b"\\", b"\n", b"\r", b"\t", b"\x01", b"\x7f")
+_ODD = b"\\", b"\n\r\t\x01\x7f"  # one name each; characters of one that is refused are tried one by one
 _NO_ANSWERS = frozenset({"RequestTimeout", "SlowDown", "Throttling", "RequestTimeTooSkewed"})
 _TABLE = "buckets"
 _KEY_BYTES = 1024  # Amazon S3 user guide, "Naming Amazon S3 objects"
 _STALE_SECONDS = 3600  # a probe this old has ended
 _AT_A_TIME = 10  # requests: as many as have no need to wait for another one
 SEGMENT_BYTES = 16 * 1024 * 1024  # each costs the server as much as a small object does
+WHOLE_BYTES = 32 * 1024 * 1024  # up to this size, one request is faster than a multipart upload
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,7 @@ def facts_of(support: ServerSupport | None, root: bytes, read_verification: Veri
         utf8_names=True,
         segment_bytes=SEGMENT_BYTES,
         least_segment_bytes=SEGMENT_BYTES,
+        segment_digests=WHOLE_BYTES if seen.verifies_hashes else 0,
         refuses=tuple(character.encode() for character in seen.refuses),
         known=support is not None,
     )
@@ -100,14 +102,15 @@ def probe_server(requests: Requests, prefix: bytes) -> ServerSupport:
 
     If writing is denied, nothing else can be probed.
     """
-    requests.request("HEAD", accept=(400, 403, 405))  # some servers (SeaweedFS) create a missing bucket
+    # some servers (SeaweedFS) create a missing bucket
+    now = requests.request("HEAD", accept=(400, 403, 405)).seconds
     folder = prefix + b".hibali/probe/"
     base = folder + secrets.token_hex(8).encode()
     probe = _Probe(requests, base)
-    return run_probe(lambda: _run_and_clean(probe, folder), probe.stopped)
+    return run_probe(lambda: _run_and_clean(probe, folder, now), probe.stopped)
 
 
-def _run_and_clean(probe: _Probe, folder: bytes) -> ServerSupport:
+def _run_and_clean(probe: _Probe, folder: bytes, now: float | None) -> ServerSupport:
     try:
         return probe.run()
     except AccessError as problem:
@@ -116,7 +119,7 @@ def _run_and_clean(probe: _Probe, folder: bytes) -> ServerSupport:
         return ServerSupport()
     finally:
         with contextlib.suppress(HibaliError):
-            probe.clean(folder)
+            probe.clean(folder, now)
 
 
 class _Probe:
@@ -130,12 +133,12 @@ class _Probe:
     def run(self) -> ServerSupport:
         """Run the probe, with requests for different keys at a time. Raise `CancelledError` once `stopped` is set."""
         etag = self._put(self._base, headers={"x-amz-meta-sha256": "known"}).etag
-        odd = {self._base + b"x" + each + b"x": each for each in _ODD}
         with _threads() as pool:
             conditions = pool.submit(self._conditions, etag)
             checks_sha256 = pool.submit(self._checks_sha256)
             checks_checksum = pool.submit(self._checks_checksum)
             refuses_new = pool.submit(self._refused, self._base + b"n", **{"If-None-Match": "*"})
+            odd = self._odd_names(_ODD)
             committed = set(compress(odd, pool.map(self._holds, odd)))
             metadata, refuses_existing, conditional_replace = conditions.result()
         return ServerSupport(
@@ -149,9 +152,8 @@ class _Probe:
             **self._names(odd, committed),
         )
 
-    def clean(self, folder: bytes) -> None:
-        """Remove this probe's objects, and old ones of killed probes (by the server's clock)."""
-        now = self._requests.request("HEAD", accept=_REFUSALS).seconds
+    def clean(self, folder: bytes, now: float | None) -> None:
+        """Remove this probe's objects, and those of killed probes that are old `now`, by the server's clock."""
 
         def remove(listed: Listed) -> None:
             key = folder + listed.path
@@ -207,7 +209,7 @@ class _Probe:
 
         Args:
             odd: the characters in the names tried so far.
-            committed: those of them that the server accepted.
+            committed: those of these names that the server accepted.
         """
         both = {self._base, self._base + b"/x"}  # the first one exists already
         committed.add(self._base)
@@ -218,13 +220,25 @@ class _Probe:
         # be written, and would keep its folder, which would show as a prefix after a refused push.
         if both <= committed and self._holds(long):
             committed.add(long)
-        found = {self._base + listed.path for page in pages(self._requests, self._base) for listed in page}
-        found &= committed
+        found = self._listed() & committed
+        several = [name for name, characters in odd.items() if len(characters) > 1 and name not in found]
+        if several:
+            each = self._odd_names(bytes([one]) for name in several for one in odd.pop(name))
+            with _threads() as pool:
+                committed = set(compress(each, pool.map(self._holds, each)))
+            found |= self._listed() & committed
+            odd |= each
         return {
             "refuses": refused_characters(odd, found),
             "name_bytes": 0 if long in found else 255,
             "file_and_folder": both <= found,
         }
+
+    def _odd_names(self, characters: Iterable[bytes]) -> dict[bytes, bytes]:
+        return {self._base + b"x" + each + b"x": each for each in characters}
+
+    def _listed(self) -> set[bytes]:
+        return {self._base + listed.path for page in pages(self._requests, self._base) for listed in page}
 
 
 def _threads() -> ThreadPoolExecutor:

@@ -25,7 +25,7 @@ from transfers.stores.s3.multipart import (
     part_bytes,
     stored_parts,
 )
-from transfers.stores.s3.probe import ServerSupport
+from transfers.stores.s3.probe import WHOLE_BYTES, ServerSupport
 from transfers.stores.s3.requests import Pieces, Requests, hex_of
 from transfers.stores.server.lease import Lease, NoLease
 from transfers.stores.server.manifest import Known, ManifestLines, line_of
@@ -106,37 +106,44 @@ class Large:
     are unchanged. `continued` says whether a stored part was reused.
     """
 
-    def __init__(self, write_target: WriteTarget, item: Item, segment: int) -> None:
+    def __init__(self, write_target: WriteTarget, item: Item, segment: int, *, hashed: bool) -> None:
+        """`segment` is the size of the segments; with `hashed`, the source hashed each of them with the whole file."""
         self.item = item
         self.problem: Problem | None = None
         self.continued = False
         self.sent: list[Future[None]] = []
         self._write_target = write_target
         self._part = part_bytes(item.entry.size, segment)
-        self._sha256: Any = hashlib.sha256()
+        # A server that verifies the source's digest of each segment proves the whole file: nothing is hashed here.
+        is_proven = hashed and self._part == segment and write_target.support.verifies_hashes
+        self._sha256: Any = None if is_proven else hashlib.sha256()
         self._held = Pieces()
         self._received = 0
         self._count = 0
         self._begun: BegunUpload | None = None
         self._upload: Upload | None = None
 
-    def add(self, payload: Payload) -> tuple[int, Pieces] | None:
-        """Take the next segment; return number and content of a complete part. One thread calls this."""
+    def add(self, payload: Payload) -> tuple[int, Pieces, str | None] | None:
+        """Take the next segment; return number, content and the source's digest of a complete part. One thread calls this."""
         unit = payload.unit
         self.problem = self.problem or payload.problems.get(0)
         if self.problem is None and unit.offset != self._received:
             self.problem = OUT_OF_ORDER
+        digest = payload.segment_digest if self._sha256 is None else None
+        if self.problem is None and self._sha256 is None and digest is None:
+            self.problem = CORRUPT
         self._received = unit.offset + unit.length
         if self.problem is not None:
             return None
-        self._sha256.update(payload.data)
+        if self._sha256 is not None:
+            self._sha256.update(payload.data)
         part = self._held
         part.append(payload.data)
         if (len(part) < self._part and not unit.last) or not self._open():
             return None
         self._held = Pieces()
         self._count += 1
-        return self._count, part
+        return self._count, part, digest
 
     def _open(self) -> bool:
         """Begin or resume the upload; return False if that is a problem of this file."""
@@ -176,13 +183,13 @@ class Large:
         self._write_target.uploads.begin(made)
         return made, {}
 
-    def send(self, number: int, content: Pieces) -> int:
+    def send(self, number: int, content: Pieces, sha256: str | None) -> int:
         """Send a part; return the bytes sent, 0 if the server has it. Thread-safe."""
         if self._upload is None or self._begun is None or self.problem is not None:
             return 0
         size = 0
         with self._errors_as_problem():
-            part = self._upload.send(number, content)
+            part = self._upload.send(number, content, sha256)
             if part is None:
                 self.continued = True
             else:
@@ -194,7 +201,7 @@ class Large:
         """Complete the upload after all parts were submitted; return None if the file has a `problem`."""
         for sent in self.sent:
             sent.result()
-        if self.problem is None and self._sha256.hexdigest() != digest:
+        if self.problem is None and self._sha256 is not None and self._sha256.hexdigest() != digest:
             self.problem = CORRUPT
         etag = ""
         if self.problem is None and self._upload is not None:
@@ -261,9 +268,6 @@ def find_begun(
 def known_from(entry: Entry, digest: str | None) -> Known:
     """Return the record to store for a file; its ETag is unknown before the commit."""
     return Known("", entry.size, digest, entry.mtime_ns, entry.mode)
-
-
-_WHOLE_BYTES = 32 * 1024 * 1024  # up to this size, one request is faster than a multipart upload
 
 
 class _Whole:
@@ -358,12 +362,13 @@ class S3Writer(RequestWriter):
                 len(payload.data), self._write_whole, item, memoryview(payload.data), payload.digests[0] or ""
             )
             return
-        if item.entry.size <= _WHOLE_BYTES:
+        if item.entry.size <= WHOLE_BYTES:
             self._gather(payload)
             return
         large = self._large.get(item.number)
         if large is None:
-            large = self._large[item.number] = Large(self._write_target, item, unit.length)
+            hashed = payload.segment_digest is not None
+            large = self._large[item.number] = Large(self._write_target, item, unit.length, hashed=hashed)
         part = large.add(payload)
         if part is not None:
             sent = self._jobs.submit(len(part[1]), self._send, large, *part)
@@ -385,8 +390,8 @@ class S3Writer(RequestWriter):
         digest = payload.digests[0] or ""
         self._jobs.submit(len(whole.content), self._write_whole, item, whole.content, digest)
 
-    def _send(self, large: Large, number: int, content: Pieces) -> None:
-        self._count(large.send(number, content))
+    def _send(self, large: Large, number: int, content: Pieces, sha256: str | None) -> None:
+        self._count(large.send(number, content, sha256))
 
     def _complete(self, large: Large, digest: str | None) -> None:
         """Complete the file; its parts are already submitted, so waiting for them ends."""

@@ -308,6 +308,37 @@ def test_a_server_without_etags_holds_no_lock_and_stores_files(
     assert bucket.objects == {"/b/root/a": b"1"}
 
 
+@pytest.mark.parametrize(
+    ("refused", "found"),
+    [
+        ("", ()),
+        ("%5C", ("\\",)),
+        ("%09", ("\t",)),
+        ("%01", tuple(map(chr, [*range(1, 9), 11, 12, *range(14, 32)]))),
+    ],
+)
+def test_a_probe_finds_each_character_that_keys_cannot_contain(
+    store: S3Store, server: ScriptedServer, refused: str, found: tuple[str, ...]
+) -> None:
+    keys: set[str] = set()
+
+    def respond(method: str, path: str, query: dict[str, list[str]]) -> tuple[int, dict[str, str], bytes]:
+        if method == "PUT" and refused and refused in path:
+            return 400, {}, b"<Error><Code>InvalidArgument</Code></Error>"
+        if method == "PUT":
+            keys.add(path.removeprefix("/b/"))
+        elif method == "DELETE":
+            keys.discard(path.removeprefix("/b/"))
+        elif "list-type" in query:
+            inside = (f"<Contents><Key>{key}</Key><Size>1</Size></Contents>" for key in sorted(keys))
+            return 200, {}, listing("".join(inside))
+        return 200, {"ETag": '"e"'}, b""
+
+    server.respond = respond
+    assert store.probe().refuses == found
+    assert keys == set(), "nothing is left"
+
+
 @pytest.mark.usefixtures("without_pauses")
 def test_a_busy_server_does_not_count_as_one_that_checks(store: S3Store, server: ScriptedServer) -> None:
     refused: set[str] = set()
