@@ -27,12 +27,16 @@ def changed(subject: str) -> IncompleteError:
 
 
 class Got(NamedTuple):
-    """Bytes of an object, the tag of its version, and its total size; `claim` is its ETag if the tag is another one."""
+    """Bytes of an object, the tag of its version, and its total size; `claim` is its ETag if the tag is another one.
+
+    `checksum` is its MD5, where the server is known to have that: other content is damaged. An ETag may be another hash.
+    """
 
     content: Bytes
     etag: str
     size: int
     claim: str = ""
+    checksum: str = ""
 
 
 class Getter(Protocol):
@@ -46,6 +50,7 @@ _UNITS_AHEAD = 64
 _FAILURES = 3  # consecutive server failures that are reported for the object, not for the server
 _ETAG_MD5 = re.compile(r"[0-9a-f]{32}")
 _CHANGED = Problem("source-changed", "it changed while it was read")
+_DAMAGED = Problem("corrupt", "its MD5 is not the one that the source has recorded")
 
 _Pieces = list["Future[Got | Problem] | None"]
 
@@ -55,7 +60,8 @@ class _Frontier:
 
     def __init__(self, got: Got, digest: str | None) -> None:
         self.etag = got.etag
-        self._claim = got.claim or got.etag
+        self._claim = got.checksum or got.claim or got.etag
+        self._is_certain = bool(got.checksum)
         self._known = digest
         self._sha256: Any = None if digest else hashlib.sha256()
         md5 = digest is None and _ETAG_MD5.fullmatch(self._claim)
@@ -67,11 +73,13 @@ class _Frontier:
         if self._md5 is not None:
             self._md5.update(content)
 
-    def end(self) -> tuple[str, Verification]:
+    def end(self) -> tuple[str, Verification] | Problem:
         """Return digest and verification. The target compares a recorded digest with its own hash."""
         if self._known is not None:
             return self._known, Verification.RECORDED
         claimed = self._md5 is not None and self._md5.hexdigest() == self._claim
+        if self._is_certain and not claimed:
+            return _DAMAGED
         return self._sha256.hexdigest(), Verification.CLAIMED if claimed else Verification.SIZE
 
 
@@ -183,7 +191,8 @@ class Reading:
         if not unit.last:
             self._files[item.number] = known
             return got.content, None, Verification.NONE
-        return got.content, *known.end()
+        end = known.end()
+        return end if isinstance(end, Problem) else (got.content, *end)
 
     def _remember(self, unit: Unit, item: Item, problem: Problem) -> Problem:
         if not unit.last:

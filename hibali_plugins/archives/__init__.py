@@ -1,0 +1,1 @@
+"""Datasets in public archives, by their DOI: Zenodo, Figshare, Dataverse, DANDI, OSF; read-only."""

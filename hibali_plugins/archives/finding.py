@@ -1,0 +1,82 @@
+"""Find the archive and the version that a DOI means, so that a site names exactly one version."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+from urllib.parse import parse_qs, quote, urlsplit
+
+from hibali.config.edit import check_site_table
+from hibali.config.kinds import SiteDescription
+from hibali.errors import NotFoundError
+from hibali.request_limits import RequestLimit
+from hibali_plugins.archives import dandi, dataverse, figshare, osf, zenodo
+from hibali_plugins.archives.client import ArchiveClient
+from hibali_plugins.archives.files import Listing, text_in, value_in
+from hibali_plugins.archives.settings import ArchiveSettings, Place, place_of
+
+_ARCHIVES = {
+    "zenodo": zenodo.list_files,
+    "figshare": figshare.list_files,
+    "dataverse": dataverse.list_files,
+    "dandi": dandi.list_files,
+    "osf": osf.list_files,
+}
+RESOLVER = "https://doi.org"
+
+
+def list_files(client: ArchiveClient, place: Place) -> Listing:
+    """Return the files of a dataset."""
+    return _ARCHIVES[place.service](client, place)
+
+
+def fill_site(name: str, table: Mapping[str, Any], resolver: str = RESOLVER) -> SiteDescription:
+    """See StoreKind.fill: the archive, if the DOI does not name it, and the version."""
+    given = dict(table.get("archive") or {})
+    # the DOI is checked before anything is asked, with the address that doi.org may name
+    own: ArchiveSettings = check_site_table(name, {**table, "archive": {"url": resolver, **given}}).own
+    filled: list[tuple[str, str, str]] = []
+    if place_of(own.doi) is None and "url" not in given:
+        given |= {"service": "dataverse", "url": _resolve(own.doi, name, resolver)}
+        filled += [(f"archive.{key}", given[key], resolver) for key in ("service", "url")]
+        own = check_site_table(name, {**table, "archive": given}).own
+    elif "url" not in given:
+        own = replace(own, url="")
+    place = own.place
+    client = ArchiveClient(place.url, name)
+    try:
+        listing = list_files(client, place)
+    finally:
+        client.close()
+    notes = []
+    if listing.doi and place_of(listing.doi) not in {None, place_of(own.doi)}:
+        given["doi"] = listing.doi
+        filled.append(("archive.doi", listing.doi, place.url))
+        notes.append(f"{own.doi} stands for all versions; the site has the newest one of today.")
+    elif not place.version and listing.version and place.service in {"dataverse", "figshare", "dandi"}:
+        given["version"] = listing.version
+        filled.append(("archive.version", listing.version, place.url))
+    if place.service == "osf":
+        notes.append("A project of OSF has no versions: its files can change.")
+    return SiteDescription({**table, "archive": given}, {}, tuple(filled), tuple(notes))
+
+
+def _resolve(doi: str, subject: str, resolver: str) -> str:
+    """Return the address of the Dataverse with a DOI, by the page to which doi.org leads. Raise `NotFoundError`."""
+    client = ArchiveClient(resolver, subject, RequestLimit(subject, 0, 0))
+    try:
+        answer = client.record(f"/api/handles/{quote(doi, safe='/')}", type="URL")
+    finally:
+        client.close()
+    values = value_in(answer, "values")
+    pages = [text_in(value, "data", "value") for value in values] if isinstance(values, list) else []
+    for parts in map(urlsplit, pages):
+        if parts.scheme == "https" and "persistentId" in parse_qs(parts.query):
+            return f"https://{parts.netloc}"
+    raise NotFoundError(
+        "unknown-archive",
+        "the DOI leads to no archive that hibali knows: Zenodo, Figshare, Dataverse, DANDI or OSF",
+        subject=subject,
+        hint="If it is in a Dataverse, name that: --set archive.url=https://dataverse.example.org",
+    )

@@ -1,0 +1,78 @@
+"""Declare, open and check sites that are a dataset in a public archive.
+
+config.toml is read with this module, so it imports neither the store nor the client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from hibali.config.kinds import Choose, SiteDescription, SiteOption, StoreKind
+from hibali.config.model import Site
+from hibali.events import Listener, ignore
+from hibali_plugins.archives.settings import ArchiveSettings
+
+if TYPE_CHECKING:
+    from hibali.locations import Location
+    from hibali_plugins.archives.store import ArchiveStore
+
+
+def _fill(name: str, table: Mapping[str, Any], choose: Choose) -> SiteDescription:
+    from hibali_plugins.archives.finding import fill_site  # start-up: config.toml is read with this module
+
+    del choose
+    return fill_site(name, table)
+
+
+KIND = StoreKind(
+    settings=ArchiveSettings,
+    has_keys=True,
+    limits_requests=True,
+    address=lambda site: f"doi:{site.own.doi}",
+    fill=_fill,
+    options=(
+        SiteOption(
+            "doi",
+            "archive.doi",
+            "DOI",
+            "A dataset in Zenodo, Figshare, Dataverse, DANDI or OSF; read-only.",
+            chooses=True,
+        ),
+    ),
+    example=(
+        "hibali sites add atlas --doi 10.5281/zenodo.1234567",
+        "A dataset in a public archive, by its DOI.",
+    ),
+)
+
+
+def open_store(location: Location, *, on_event: Listener = ignore) -> ArchiveStore:
+    """Open a path in the dataset."""
+    from hibali.request_limits import request_limit  # start-up: config.toml is read with this module
+    from hibali_plugins.archives.client import ArchiveClient  # start-up: as above
+    from hibali_plugins.archives.store import ArchiveStore  # start-up: as above
+
+    site = location.site
+    place = site.own.place
+    client = ArchiveClient(place.url, site.name, request_limit(site), on_event)
+    return ArchiveStore(client, place, location.raw)
+
+
+def check(site: Site, facts: dict[str, str | int | bool], *, on_event: Listener = ignore) -> None:
+    """List the dataset and fill `facts`. Raise connection errors."""
+    from hibali.request_limits import request_limit  # start-up: config.toml is read with this module
+    from hibali_plugins.archives.client import ArchiveClient  # start-up: as above
+    from hibali_plugins.archives.store import ArchiveStore  # start-up: as above
+
+    place = site.own.place
+    store = ArchiveStore(ArchiveClient(place.url, site.name, request_limit(site), on_event), place, b"")
+    try:
+        files = store.listing.files.values()
+        facts |= {"doi": site.own.doi, "archive": place.service, "url": place.url, "writable": False}
+        if store.listing.version:
+            facts["version"] = store.listing.version
+        facts["files"], facts["bytes"] = len(files), sum(file.size for file in files)
+        facts["without a checksum"] = sum(not file.md5 and not file.sha256 for file in files)
+    finally:
+        store.close()

@@ -1,0 +1,96 @@
+"""Read the table [sites.NAME.archive]: the DOI of a dataset, and which archive has it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple, Self
+
+from hibali.config.schema import Note, choice, line, setting, table, text
+from transfers.stores.bearer.settings import read_url
+
+Service = Literal["zenodo", "figshare", "dataverse", "dandi", "osf"]
+_DOI = re.compile(r"10\.[0-9]{4,9}/[!-~]+")
+_BEFORE = re.compile(r"doi:\s*|https?://(dx\.)?doi\.org/", re.IGNORECASE)
+
+
+class Place(NamedTuple):
+    """Where a dataset is: the kind of archive, the address of its API, its identifier there, and the version; "" if not named."""
+
+    service: Service
+    url: str
+    identifier: str
+    version: str = ""
+
+
+# DOIs that name the archive and the dataset themselves
+_KNOWN: tuple[tuple[str, Service, str], ...] = (
+    (r"10\.5281/zenodo\.(?P<id>[0-9]{1,12})", "zenodo", "https://zenodo.org"),
+    (r"10\.5072/zenodo\.(?P<id>[0-9]{1,12})", "zenodo", "https://sandbox.zenodo.org"),
+    (
+        r"10\.[0-9]+/m9\.figshare\.(?P<id>[0-9]{1,12})(\.v(?P<version>[0-9]{1,6}))?",
+        "figshare",
+        "https://api.figshare.com",
+    ),
+    (r"10\.48324/dandi\.(?P<id>[0-9]{6})(/(?P<version>[0-9.]+))?", "dandi", "https://api.dandiarchive.org"),
+    (r"10\.17605/osf\.io/(?P<id>[a-z0-9]{5,16})", "osf", "https://api.osf.io"),
+)
+
+
+def place_of(doi: str) -> Place | None:
+    """Return where the dataset is, as far as its DOI says so."""
+    for pattern, service, url in _KNOWN:
+        if found := re.fullmatch(pattern, doi, re.IGNORECASE):
+            groups = found.groupdict()
+            return Place(service, url, groups["id"].lower(), groups.get("version") or "")
+    return None
+
+
+def read_doi(value: Any, note: Note) -> str:
+    """Read a DOI, also one with `doi:` or as an address of doi.org."""
+    doi = _BEFORE.sub("", line(value, note).strip(), count=1)
+    if not _DOI.fullmatch(doi):
+        raise ValueError(f"{doi!r} is not a DOI, such as 10.5281/zenodo.1234567")
+    return doi
+
+
+@table
+class ArchiveSettings:
+    """The dataset of a site; it is only read."""
+
+    doi: str = setting(read_doi, doc="the DOI of the dataset")
+    service: Service | None = setting(
+        choice(Service), default=None, doc="the kind of archive, where the DOI does not tell"
+    )
+    url: str = setting(read_url, default="", doc="the address of the archive, where the DOI does not tell")
+    version: str = setting(
+        text(r"[0-9][0-9.]*", "a version"),
+        default="",
+        doc="the version, where the DOI stands for all of them",
+    )
+
+    @property
+    def place(self) -> Place:
+        """Where the dataset is."""
+        known = place_of(self.doi) or Place("dataverse", "", f"doi:{self.doi}")
+        return Place(
+            self.service or known.service,
+            self.url or known.url,
+            known.identifier,
+            self.version or known.version,
+        )
+
+    def finish(self, present_keys: Mapping[str, Any], note: Note) -> Self:
+        """Require the archive of a DOI that does not name it."""
+        if not self.doi:  # it was invalid
+            return self
+        if place_of(self.doi) is None and "url" not in present_keys:
+            note(
+                "needs the address of the archive, as in https://dataverse.example.org; "
+                "`hibali sites add --doi` asks doi.org for it",
+                "url",
+            )
+        if self.service is not None and self.service != "dataverse" and place_of(self.doi) is None:
+            note(f"this is no DOI of {self.service}", "service")
+        return replace(self, url=self.url.rstrip("/"))

@@ -1,0 +1,34 @@
+"""List the files of a record of Zenodo (developers.zenodo.org, Records; its files have an MD5).
+
+The DOI of all versions redirects to the newest one.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+from hibali_plugins.archives.client import ArchiveClient
+from hibali_plugins.archives.files import ArchivedFile, Listing, checksums, path_in, size_in, text_in, time_in
+from hibali_plugins.archives.settings import Place
+
+
+def list_files(client: ArchiveClient, place: Place) -> Listing:
+    """Return the files of a record."""
+    record = client.record(f"/api/records/{place.identifier}")
+    number = str(record.get("id", ""))
+    files = record.get("files")
+    if not number.isdigit() or not isinstance(files, list):
+        raise client.bad_answer("it is no record")
+    listing = Listing(number, text_in(record, "doi"))
+    made = time_in(record, "created")
+    for file in files:
+        name = text_in(file, "key") or text_in(file, "filename")
+        algorithm, _, digits = text_in(file, "checksum").rpartition(":")
+        address = f"{client.origin}/api/records/{number}/files/{quote(name, safe='')}/content"
+        try:
+            size = size_in(file, "size")
+        except ValueError:
+            raise client.bad_answer("a file has no size") from None
+        sums = checksums([(algorithm or "md5", digits)])
+        listing.add(ArchivedFile(path_in(name), size, address, made, **sums), client.subject)
+    return listing

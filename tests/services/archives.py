@@ -1,0 +1,359 @@
+"""A test double of public archives of datasets: the requests by which Zenodo, Figshare, Dataverse, DANDI and OSF list and give out files.
+
+None of them can run here (PostgreSQL, OpenSearch, Java and more). The double answers as their documents say, refuses other parameters, and
+gives out contents as they do: by a redirect to another server, with ranges. Unmodified clients list and read it (test_archive_clients.py).
+
+| archive | source of the requests and answers | not in the double |
+|---|---|---|
+| Zenodo | developers.zenodo.org (Records), and tests/services/zenodo.py | restricted records, limits of rates |
+| Figshare | API v2 as its OpenAPI document of 2026 describes it (articles, versions, files) | private articles |
+| Dataverse | guides.dataverse.org 6.10: List Files in a Dataset, Data Access API | draft versions, guestbooks |
+| DANDI | dandi 0.81.0, dandiapi.py | Zarr entries, embargoed Dandisets |
+| OSF | developer.osf.io, and osfclient 0.0.5 | storages of third parties |
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from tests.services.rest import RefusalError, Reply, Request, RestDouble, Route
+
+MADE = "2025-03-04T05:06:07+00:00"
+
+
+@dataclass(frozen=True)
+class Published:
+    """A file of a dataset."""
+
+    path: str
+    content: bytes
+
+    @property
+    def md5(self) -> str:
+        """The MD5 of what was deposited."""
+        return hashlib.md5(self.content, usedforsecurity=False).hexdigest()
+
+    @property
+    def sha256(self) -> str:
+        """The sha256 of what was deposited."""
+        return hashlib.sha256(self.content).hexdigest()
+
+    @property
+    def folder(self) -> str:
+        """The folder, "" for none."""
+        return self.path.rpartition("/")[0]
+
+    @property
+    def name(self) -> str:
+        """The name in the folder."""
+        return self.path.rpartition("/")[2]
+
+
+class ContentServer(RestDouble):
+    """The object store behind an archive: contents with ranges, at addresses that grant access.
+
+    Attributes:
+        contents: What is stored, by number; a test may damage it.
+        ranges: Whether it answers with ranges.
+        held_after: After so many bytes it sends nothing more, until this is None.
+    """
+
+    def __init__(self) -> None:
+        self.contents: dict[str, bytes] = {}
+        self.ranges = True
+        self.held_after: int | None = None
+        super().__init__()
+
+    def open_paths(self) -> str:
+        return r".*"
+
+    def routes(self) -> list[tuple[str, str, Route]]:
+        return [("GET", r"/blobs/(\d+)", self._get)]
+
+    def address(self, number: int) -> str:
+        """Return a presigned address."""
+        return f"{self.origin}/blobs/{number}?signature=a%2Bb"
+
+    def _get(self, request: Request, found: re.Match[str]) -> Reply:
+        request.allow("signature")
+        if request.query.get("signature") != "a+b" or "Authorization" in request.headers:
+            raise RefusalError(403, "the signature is not valid, or there is a login")
+        content = self.contents[found[1]]
+        was_held = False
+        while self.held_after is not None and sum(self.sent.values()) >= self.held_after:
+            was_held = True
+            time.sleep(0.02)
+        if was_held:
+            raise ConnectionError("the client was killed")
+        wanted = re.fullmatch(r"bytes=(\d+)-(\d+)", request.headers.get("Range") or "")
+        if wanted is None or not self.ranges:
+            self.sent.add(found[1], len(content))
+            return Reply(content=content)
+        first, last = int(wanted[1]), int(wanted[2])
+        part = content[first : last + 1]
+        self.sent.add(found[1], len(part))
+        return Reply(206, part, {"Content-Range": f"bytes {first}-{first + len(part) - 1}/{len(content)}"})
+
+
+class Archive(RestDouble):
+    """An archive with one dataset, of which there are two versions: `files`, and an older one with the first file only.
+
+    Attributes:
+        page: How many files a page of a list has at most.
+    """
+
+    doi = older_doi = all_versions_doi = ""
+
+    def __init__(self, files: list[Published]) -> None:
+        self.files = files
+        self.page = 2
+        self.blobs = ContentServer()
+        self.blobs.contents = {str(number): file.content for number, file in enumerate(files)}
+        super().__init__()
+
+    def open_paths(self) -> str:
+        return r".*"
+
+    def close(self) -> None:
+        self.blobs.close()
+        super().close()
+
+    def redirect(self, number: str, status: int = 302) -> Reply:
+        """Answer with the address of a content."""
+        return Reply(status, None, {"Location": self.blobs.address(int(number))})
+
+    def numbered(self) -> list[tuple[int, Published]]:
+        """Return the files with their numbers."""
+        return list(enumerate(self.files))
+
+
+class ZenodoArchive(Archive):
+    """Record 11 of Zenodo; 10 is its first version, and 9 stands for all."""
+
+    doi, older_doi, all_versions_doi = "10.5281/zenodo.11", "10.5281/zenodo.10", "10.5281/zenodo.9"
+
+    def routes(self) -> list[tuple[str, str, Route]]:
+        return [
+            ("GET", r"/api/records/(\d+)", self._record),
+            ("GET", r"/api/records/1[01]/files/(.+)/content", self._content),
+        ]
+
+    def _record(self, request: Request, found: re.Match[str]) -> Reply:
+        request.allow()
+        if found[1] == "9":
+            return Reply(302, None, {"Location": f"{self.origin}/api/records/11"})
+        if found[1] not in {"10", "11"}:
+            raise RefusalError(404, "The persistent identifier does not exist.", expected=True)
+        files = self.files if found[1] == "11" else self.files[:1]
+        listed = [
+            {"id": "x", "key": file.path, "size": len(file.content), "checksum": f"md5:{file.md5}"}
+            for file in files
+        ]
+        number = int(found[1])
+        record = {"id": number, "doi": f"10.5281/zenodo.{number}", "conceptrecid": "9", "created": MADE}
+        return Reply(content={**record, "files": listed})
+
+    def _content(self, request: Request, found: re.Match[str]) -> Reply:
+        request.allow()
+        [number] = [number for number, file in self.numbered() if file.path == found[1]]
+        return self.redirect(str(number))
+
+
+class FigshareArchive(Archive):
+    """Article 11 of Figshare with the versions 1 and 2."""
+
+    doi, older_doi = "10.6084/m9.figshare.11.v2", "10.6084/m9.figshare.11.v1"
+    all_versions_doi = "10.6084/m9.figshare.11"
+
+    def routes(self) -> list[tuple[str, str, Route]]:
+        return [
+            ("GET", r"/v2/articles/11()", self._article),
+            ("GET", r"/v2/articles/11/versions/([12])", self._article),
+            ("GET", r"/v2/articles/11/versions/([12])/files", self._files),
+            ("GET", r"/files/(\d+)", lambda _, found: self.redirect(found[1])),
+        ]
+
+    def _article(self, request: Request, found: re.Match[str]) -> Reply:
+        request.allow()
+        version = int(found[1] or 2)
+        article = {"id": 11, "version": version, "doi": f"10.6084/m9.figshare.11.v{version}"}
+        folders = {str(number): file.folder for number, file in self.numbered() if file.folder}
+        # at most ten files are in the article itself
+        return Reply(content={**article, "published_date": MADE, "files": [], "folder_structure": folders})
+
+    def _files(self, request: Request, found: re.Match[str]) -> Reply:
+        request.allow("page", "page_size")
+        page, size = int(request.query.get("page", 1)), int(request.query.get("page_size", 10))
+        if not 1 <= size <= 1000:
+            raise RefusalError(400, "page_size must be from 1 to 1000")
+        files = self.numbered() if found[1] == "2" else self.numbered()[:1]
+        return Reply(
+            content=[
+                {
+                    "id": number,
+                    "name": file.name,
+                    "size": len(file.content),
+                    "is_link_only": False,
+                    "download_url": f"{self.origin}/files/{number}",
+                    "supplied_md5": "",
+                    "computed_md5": file.md5,
+                }
+                for number, file in files[(page - 1) * size : page * size]
+            ]
+        )
+
+
+class DataverseArchive(Archive):
+    """The dataset doi:10.70122/FK2/ABC with the versions 1.0 and 2.1; one of its files is restricted, and one a converted table."""
+
+    doi = older_doi = all_versions_doi = "10.70122/FK2/ABC"
+
+    def routes(self) -> list[tuple[str, str, Route]]:
+        return [
+            ("GET", r"/api(?:/v1)?/datasets/:persistentId/versions/([^/]+)", self._version),
+            ("GET", r"/api(?:/v1)?/access/datafile/(\d+)", self._content),
+        ]
+
+    def _version(self, request: Request, found: re.Match[str]) -> Reply:
+        request.allow("persistentId", "excludeFiles")
+        number = {":latest-published": (2, 1), "2.1": (2, 1), "1.0": (1, 0)}.get(found[1])
+        if request.query.get("persistentId") != f"doi:{self.doi}" or number is None:
+            raise RefusalError(404, "Dataset not found", expected=True)
+        files = self.numbered() if number == (2, 1) else self.numbered()[:1]
+        data = {"versionNumber": number[0], "versionMinorNumber": number[1], "versionState": "RELEASED"}
+        return Reply(
+            content={"status": "OK", "data": {**data, "files": [self._shown(*one) for one in files]}}
+        )
+
+    def _shown(self, number: int, file: Published) -> dict[str, Any]:
+        content: dict[str, Any] = {"id": number, "filename": file.name, "filesize": len(file.content)}
+        content |= {"md5": file.md5, "checksum": {"type": "MD5", "value": file.md5}}
+        content["creationDate"] = MADE[:10]
+        if file.name.endswith(".sav"):  # an ingested table: what is listed is the original's checksum
+            content |= {"filename": file.name.replace(".sav", ".tab"), "filesize": 3}
+            content |= {
+                "originalFileFormat": "application/x-spss-sav",
+                "originalFileName": file.name,
+                "originalFileSize": len(file.content),
+            }
+        folder = {"directoryLabel": file.folder} if file.folder else {}
+        return {"label": content["filename"], "restricted": False, **folder, "dataFile": content}
+
+    def _content(self, request: Request, found: re.Match[str]) -> Reply:
+        request.allow("format")
+        is_table = self.files[int(found[1])].name.endswith(".sav")
+        if is_table and request.query.get("format") != "original":
+            return Reply(content=b"tab")
+        return self.redirect(found[1], 303)
+
+
+class DandiArchive(Archive):
+    """Dandiset 000011 with the published versions 0.1.0 and 0.2.0."""
+
+    doi, older_doi = "10.48324/dandi.000011/0.2.0", "10.48324/dandi.000011/0.1.0"
+    all_versions_doi = "10.48324/dandi.000011"
+
+    def routes(self) -> list[tuple[str, str, Route]]:
+        version = r"/api/dandisets/000011/versions/(0\.[12]\.0)"
+        return [
+            ("GET", r"/api/dandisets/000011/", self._dandiset),
+            ("GET", rf"{version}/assets/", self._assets),
+            ("GET", r"/api/assets/0000-(\d+)/download/", lambda _, found: self.redirect(found[1])),
+        ]
+
+    def _dandiset(self, request: Request, _: re.Match[str]) -> Reply:
+        request.allow()
+        newest = {"version": "0.2.0", "name": "scans", "asset_count": len(self.files), "created": MADE}
+        return Reply(content={"identifier": "000011", "most_recent_published_version": newest})
+
+    def _assets(self, request: Request, found: re.Match[str]) -> Reply:
+        request.allow("page", "page_size", "metadata", "order")
+        page = int(request.query.get("page", 1))
+        size = min(self.page, int(request.query.get("page_size", 100)))
+        files = self.numbered() if found[1] == "0.2.0" else self.numbered()[:1]
+        here = f"{self.origin}/api/dandisets/000011/versions/{found[1]}/assets/"
+        more = f"{here}?metadata={request.query.get('metadata', 'false')}&page={page + 1}"
+        return Reply(
+            content={
+                "count": len(files),
+                "next": more if page * size < len(files) else None,
+                "previous": None,
+                "results": [self._asset(*one) for one in files[(page - 1) * size : page * size]],
+            }
+        )
+
+    def _asset(self, number: int, file: Published) -> dict[str, Any]:
+        digest = {"dandi:dandi-etag": f"{file.md5}-1", "dandi:sha2-256": file.sha256}
+        asset = {"asset_id": f"0000-{number}", "blob": f"blob-{number}", "zarr": None, "path": file.path}
+        times = {"created": MADE, "modified": MADE}
+        return {**asset, **times, "size": len(file.content), "metadata": {"digest": digest}}
+
+
+class OsfArchive(Archive):
+    """The project abcde of OSF, and its registration vwxyz, with the first file only."""
+
+    doi, older_doi, all_versions_doi = "10.17605/OSF.IO/ABCDE", "10.17605/OSF.IO/VWXYZ", ""
+
+    def routes(self) -> list[tuple[str, str, Route]]:
+        listed: Callable[[Request, re.Match[str]], Reply] = self._files
+        return [
+            ("GET", r"/v2/nodes/([a-z]+)/", self._node),
+            ("GET", r"/v2/(nodes/abcde|registrations/vwxyz)/files/osfstorage/(.*)", listed),
+            ("GET", r"/download/(\d+)/", lambda _, found: self.redirect(found[1])),
+        ]
+
+    def _node(self, request: Request, found: re.Match[str]) -> Reply:
+        request.allow()
+        if found[1] != "abcde":
+            raise RefusalError(404, "Not found.", expected=True)
+        return Reply(content={"data": {"id": "abcde", "type": "nodes"}})
+
+    def _files(self, request: Request, found: re.Match[str]) -> Reply:
+        request.allow("page", "page[size]")
+        folder = bytes.fromhex(found[2].strip("/")).decode()  # OSF has ids of its own for folders
+        files = self.numbered() if found[1].startswith("nodes") else self.numbered()[:1]
+        inside = f"{folder}/" if folder else ""
+        names = sorted(
+            {file.path[len(inside) :].partition("/")[0] for _, file in files if file.path.startswith(inside)}
+        )
+        page = int(request.query.get("page", 1))
+        here = f"{self.origin}/v2/{found[1]}/files/osfstorage/"
+        shown = [
+            self._item(here, inside + name, files)
+            for name in names[(page - 1) * self.page : page * self.page]
+        ]
+        this = f"{here}{quote(found[2])}"
+        more = f"{this}?page={page + 1}" if page * self.page < len(names) else None
+        return Reply(content={"data": shown, "links": {"next": more}})
+
+    def _item(self, here: str, path: str, files: list[tuple[int, Published]]) -> dict[str, Any]:
+        known = {file.path: (number, file) for number, file in files}
+        if path not in known:
+            related = {"links": {"related": {"href": f"{here}{path.encode().hex()}/"}}}
+            attributes = {"kind": "folder", "name": path, "materialized_path": f"/{path}/"}
+            return {"attributes": attributes, "relationships": {"files": related}}
+        number, file = known[path]
+        extra = {"hashes": {"md5": file.md5, "sha256": file.sha256}}
+        attributes = {
+            "kind": "file",
+            "name": file.name,
+            "materialized_path": f"/{path}",
+            "date_modified": MADE,
+        }
+        attributes |= {"size": len(file.content), "extra": extra}
+        return {"attributes": attributes, "links": {"download": f"{self.origin}/download/{number}/"}}
+
+
+ARCHIVES = {
+    "zenodo": ZenodoArchive,
+    "figshare": FigshareArchive,
+    "dataverse": DataverseArchive,
+    "dandi": DandiArchive,
+    "osf": OsfArchive,
+}
