@@ -18,6 +18,7 @@ from tests.end_to_end.conftest import MakeTransfers
 from tests.end_to_end.test_direct import Sites, sites  # noqa: F401  # a fixture
 from tests.end_to_end.test_workers import wait_for, workers_of
 from tests.support.agent_signals import wait_for_agent_exit
+from tests.support.small_filesystem import mounted
 from tests.support.transfers import Transfers, actions, contents, counts, path_of
 from tests.support.trees import (
     HOSTILE_NAMES,
@@ -113,6 +114,16 @@ def test_moved_files_are_removed_under_their_old_names(there: Transfers) -> None
     assert (answer.last["files_moved"], answer.last["files_removed"]) == (4, 4)
     assert not read_tree(there.source)
     assert there.there().keys() == {b"sub-01_sub-01_T1w", b"sub-01_large", b"sub-02_x", b"notes"}
+
+
+def test_a_server_that_shows_the_source_under_a_new_name_is_recognized(transfers_to: MakeTransfers) -> None:
+    there = transfers_to("webdav")
+    there.make({b"sub-01/a": b"1", b"sub-01/b/c": b"2", b"d": b"3"})
+    there.root.mkdir(parents=True)
+    with mounted(there.source / "sub-01", there.root / "s01"):
+        answer = there.push("--move", *RULE, exit=6)
+        assert answer.last["code"] == "overlap"
+        assert read_tree(there.source).keys() >= {b"sub-01/a", b"sub-01/b/c", b"d"}
 
 
 def test_wildcards_and_several_sources_are_renamed_below_the_target(there: Transfers, tmp_path: Path) -> None:

@@ -23,7 +23,9 @@ from transfers.model.rewriting import CPU_SECONDS, TOO_MUCH, Renaming
 BATCH = 1_000  # paths that are rewritten at a time
 _PROGRAM = "from transfers.model.rewriting import main; main()"
 _DELIMITERS = "/|,#:;!@%~"
-_EXPECTED = r"it is written s/PATTERN/REPLACEMENT/, such as 's/sub-(\d+)/s\1/'"
+_EXPECTED = (
+    "it is written s/PATTERN/REPLACEMENT/, such as 's/sub-/s/'"  # without a backslash, which messages escape
+)
 
 
 def read_renaming(text: str) -> Renaming:
@@ -42,7 +44,7 @@ def read_renaming(text: str) -> Renaming:
     part = rf"((?:\\.|[^\\{mark}])*)"  # no mark is special in a set of characters
     found = re.fullmatch(rf"{part}[{mark}]{part}[{mark}]([gi]*)", rest, re.DOTALL)
     if found is None:
-        raise _invalid(text, f"{_EXPECTED}; a {mark} in it is written \\{mark}")
+        raise _invalid(text, f"{_EXPECTED}; a {mark} in it needs a backslash before it")
     if not found[1]:
         raise _invalid(text, f"the pattern is empty: {_EXPECTED}")
     rule = Renaming(found[1], _template(found[2], mark), "g" in found[3], "i" in found[3])
