@@ -267,7 +267,6 @@ def test_a_bucket_refuses_a_file_in_a_file_only_for_new_names(bucket_there: Tran
         (("--rename", "s/(/x/"), "bad-rename", 2),
         ((*RULE, "--delete", "--exclude", "x"), "usage", 2),
         ((*RULE, "--delete", "--files-from", "/dev/null"), "usage", 2),
-        ((*RULE, "--follow"), "not-with-follow", 2),
         (("--rename", "(s+)+$/x/"), "rename-too-slow", 2),
         (("--rename", r"s/sub-\d+/all/", "--modes", "keep"), "rename-conflict", 8),
     ],
@@ -307,15 +306,6 @@ def test_a_copy_within_a_site_is_renamed(there: Transfers) -> None:
     there.place.plant("data", ONLY_FILES)
     there.hibali("cp", "there:data", "there:copy", *RULE, exit=0)
     assert there.place.files("copy") == NEW
-
-
-def test_packs_have_the_new_names(local_there: Transfers, tmp_path: Path) -> None:
-    pytest.importorskip("hibali_plugins.packs")
-    local_there.make(ONLY_FILES)
-    local_there.push(*RULE, "--pack")
-    assert counts(local_there.push(*RULE, "--pack"))["files_kept"] == 4
-    local_there.pull(tmp_path / "back", "--rename", r"s(\d+)/sub-\1/")
-    assert read_tree(tmp_path / "back") == ONLY_FILES
 
 
 @pytest.mark.heavy
