@@ -55,7 +55,7 @@ def action_fields(action: Action) -> dict[str, Any]:
         "size": action.entry.size,
         "because": action.because,
     }
-    others = {"same_as": action.entry.same_as, "renamed_from": action.entry.other_path}
+    others = {"same_as": action.entry.same_as, "renamed_from": action.entry.renamed_from}
     for name, path in others.items():
         fields |= path_fields(path, name) if path else {}
     return fields

@@ -185,7 +185,7 @@ def _show_plan(common: Common, plan: TransferPlan, *, detailed: bool) -> None:
 def _action_line(action: Action) -> bytes:
     size = f", {format_size(action.entry.size)}" if _has_size(action) else ""
     because = f"  ({action.because}{size})"
-    former = action.entry.other_path + b" -> " if action.entry.other_path else b""
+    former = action.entry.renamed_from + b" -> " if action.entry.renamed_from else b""
     return action.verb.ljust(8).encode() + former + action.entry.path + because.encode()
 
 

@@ -169,7 +169,7 @@ def test_python_has_the_same_rules(hibali_home: Any, tmp_path: Path) -> None:
     source, target = make_tree(tmp_path / "from", ONLY_FILES), tmp_path / "to"
     rules = ["s/sub-/s/", "s/notes/n/"]
     made = hibali.plan(source, target, rename=rules)
-    assert {action.entry.path: action.entry.other_path for action in made.actions}[b"n"] == b"notes"
+    assert {action.entry.path: action.entry.renamed_from for action in made.actions}[b"n"] == b"notes"
     assert hibali.sync(source, target, rename=rules).files_moved == 4
     assert read_tree(target).keys() == {*NEW, b"n"} - {b"notes"}
     with pytest.raises(UsageError):

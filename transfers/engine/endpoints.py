@@ -315,8 +315,8 @@ def _renamed(source: Store | GatheredSource, request: Request) -> Source:
 
 
 def _one_file_renamed(request: Request) -> UsageError:
-    folder, _, name = request.target.text.rpartition("/")
-    line = shlex.join(["hibali", request.operation, request.source.text, f"{folder}/{name or 'NEWNAME'}"])
+    target = request.target.text + ("NEWNAME" if request.target.slash else "")
+    line = shlex.join(["hibali", request.operation, request.source.text, target])
     return UsageError(
         "usage",
         "--rename rewrites paths below a folder, and the source is a file",

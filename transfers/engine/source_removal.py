@@ -18,7 +18,7 @@ from hibali.errors import AccessError, NotFoundError, RefusedError, TryLaterErro
 from hibali.events import Deleted, Failed, Removed
 from transfers.engine.endpoints import Endpoints
 from transfers.history.journal import Recorder, target_line
-from transfers.model.entry import NO_SOURCE, Entry, Kind, Verification, deepest_first, enclosing
+from transfers.model.entry import Entry, Kind, Verification, deepest_first, enclosing
 from transfers.model.spool import EntrySpool, sort_on_disk
 from transfers.model.store import Origin, Store, StoreView
 from transfers.model.units import Committed, ListingIncompleteError
@@ -282,11 +282,7 @@ class _SourceRemoval:
     def _named(self, entries: Iterable[Entry]) -> Iterator[Entry]:
         """Yield entries with their names in the store of the source, in canonical order."""
         origin = self._endpoints.origin
-        named = (
-            entry._replace(path=origin.path_of(entry), renamed_from=b"")
-            for entry in entries
-            if entry.renamed_from != NO_SOURCE
-        )
+        named = (entry._replace(path=origin.path_of(entry), renamed_from=b"") for entry in entries)
         yield from named if origin.renames is None else _sorted(named)
 
     def leave(self, path: bytes, reason: str) -> None:

@@ -65,7 +65,8 @@ class Entry(NamedTuple):
         allocated: the number of bytes on disk, or -1 if unknown.
         attributes: `user.*` attributes as `transfers.agent.writing` packs them, if requested.
         same_as: an earlier name of the same file, if hard links are kept.
-        renamed_from: the path at the source if --rename gives another one, `NO_SOURCE` for a folder that only the new paths have.
+        renamed_from: the path at the source if --rename gives another one, `NO_SOURCE` for a folder that only
+            the new paths have, which is never selected.
     """
 
     path: bytes
@@ -88,13 +89,8 @@ class Entry(NamedTuple):
 
     @property
     def source_path(self) -> bytes:
-        """The path at the source; `NO_SOURCE` for a folder that has none there."""
+        """The path at the source."""
         return self.renamed_from or self.path
-
-    @property
-    def other_path(self) -> bytes:
-        """The path at the source if it is another one, b"" if not."""
-        return b"" if self.renamed_from == NO_SOURCE else self.renamed_from
 
     @property
     def name(self) -> str:

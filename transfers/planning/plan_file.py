@@ -215,8 +215,8 @@ def action_record(action: Action, *, modes: bool = False) -> Line:
     }
     if action.entry.same_as:
         record |= path_fields(action.entry.same_as, "same_as")
-    if action.entry.other_path:
-        record |= path_fields(action.entry.other_path, "renamed_from")
+    if action.entry.renamed_from:
+        record |= path_fields(action.entry.renamed_from, "renamed_from")
     if action.implied:
         record["implied"] = True
     existing = action.entry if action.verb is Verb.DELETE else action.target

@@ -82,8 +82,8 @@ class RenamedSource(Source):
 
 
 def _as_at_source(entry: Entry) -> Entry:
-    """Return the entry as the source lists it; a folder that only the new paths have is not read."""
-    return entry._replace(path=entry.other_path or entry.path, renamed_from=b"")
+    """Return the entry as the source lists it."""
+    return entry._replace(path=entry.source_path, renamed_from=b"")
 
 
 class _Found(NamedTuple):

@@ -117,9 +117,7 @@ class GatheredSource(Source):
     def name_in_store(self, entry: Entry) -> bytes:
         """Return the path of a file in the store."""
         name, slash, below = entry.path.partition(b"/")
-        return (
-            self._members.get(name, name) + slash + below
-        )  # a folder that only new paths have is in no member
+        return self._members[name] + slash + below
 
     def _real(self, entry: Entry) -> Entry:
         return entry._replace(path=self.name_in_store(entry))
