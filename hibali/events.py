@@ -44,6 +44,7 @@ class Moved:
     mode: int = -1
     etag: str | None = None
     inode: int = 0  # at the target; 0 if unknown
+    renamed_from: bytes = b""  # its path at the source, if that is another one
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +117,7 @@ class Linked:
 
     path: bytes
     same_as: bytes
+    renamed_from: bytes = b""  # as of what is moved
 
 
 @dataclass(frozen=True, slots=True)

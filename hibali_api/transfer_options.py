@@ -162,6 +162,18 @@ class Facts(TypedDict, total=False):
     ]
 
 
+class Renaming(TypedDict, total=False):
+    """The names at the target."""
+
+    rename: Annotated[
+        Sequence[str],
+        Option(
+            "Rewrite each path below the source as sed does, by a Python regular expression: s/PATTERN/REPLACEMENT/; repeatable.",
+            metavar="RULE",
+        ),
+    ]
+
+
 class Metadata(TypedDict, total=False):
     """What is transferred beside contents, and what is required of it."""
 

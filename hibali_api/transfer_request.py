@@ -28,6 +28,7 @@ from transfers.engine.request import (
     typed_target,
 )
 from transfers.model.entry import Verification
+from transfers.model.renaming import read_renaming
 from transfers.model.rules import DeleteLimit, Rules, read_delete_limit
 
 if TYPE_CHECKING:  # start-up: only where they are used
@@ -43,6 +44,7 @@ class PlanOptions(
     declared.Facts,
     declared.Deletion,
     declared.Digests,
+    declared.Renaming,
     declared.Metadata,
     total=False,
 ):
@@ -221,12 +223,29 @@ def rules_from(given: Mapping[str, Any]) -> Rules:
     """Return the rules of a transfer; missing options have their defaults. Raises `UsageError`."""
     values = {**_DEFAULTS, **given}
     limit, proof = values["max_delete"], values["require_proof"]
+    if values["rename"]:
+        _check_renaming(values)
     return Rules(
         **{name: values[name] for name in _RULES},
         newer_ns=values["newer"],
         delete_limit=DeleteLimit() if limit is None else read_delete_limit(str(limit)),
         require_proof=None if proof is None else Verification(proof),
     )
+
+
+def _check_renaming(values: Mapping[str, Any]) -> None:
+    """Raise `UsageError` for an invalid rule, and for a deletion by selected paths: those of the target are other ones."""
+    for rule in values["rename"]:
+        read_renaming(rule)
+    for name in ("include", "exclude", "files_from"):
+        if values["delete"] and values[name] not in ((), None):
+            flag = f"--{name.replace('_', '-')}"
+            raise UsageError(
+                "usage",
+                f"--rename and --delete cannot be used with {flag}: it selects paths of the source, and what is deleted has other ones",
+                subject="--rename",
+                hint=f"Leave out --delete or {flag}.",
+            )
 
 
 def verification_request(

@@ -109,6 +109,7 @@ _OPTIONS: Final[Mapping[str, tuple[str, str]]] = {
     "--delete-after": ("delete", "--delete deletes at the end, after everything was transferred."),
     "--delete-excluded": ("delete", "--delete never deletes what is left out; see: hibali push -n --delete"),
     "--remove-source-files": ("move", "use `--move`, which removes what is proven at the target."),
+    "--transform": ("rename", "use --rename, with a rule such as 's/sub-/s/'."),
     "-e": ("modes", "Options of ssh belong in ~/.ssh/config."),
 }
 

@@ -186,6 +186,9 @@ def _line_of(event: Event) -> str | None:
 
 def _details(event: Event) -> str | None:
     match event:
+        case Moved() | Linked() if event.renamed_from:
+            word = type(event).__name__.lower()
+            return f"{word:<8} {printable(event.path)} (at the source: {printable(event.renamed_from)})"
         case Moved() | Adjusted() | Recorded() | Linked() | Deleted() | Removed():
             return f"{type(event).__name__.lower():<8} {printable(event.path)}"
         case Grown():

@@ -55,7 +55,10 @@ def action_fields(action: Action) -> dict[str, Any]:
         "size": action.entry.size,
         "because": action.because,
     }
-    return fields | (path_fields(action.entry.same_as, "same_as") if action.entry.same_as else {})
+    others = {"same_as": action.entry.same_as, "renamed_from": action.entry.renamed_from}
+    for name, path in others.items():
+        fields |= path_fields(path, name) if path else {}
+    return fields
 
 
 def event_fields(event: Event) -> dict[str, Any]:
@@ -64,7 +67,8 @@ def event_fields(event: Event) -> dict[str, Any]:
     for name in event.__slots__:
         value = getattr(event, name)
         if isinstance(value, bytes):
-            fields.update(path_fields(value, name))
+            if value or name != "renamed_from":
+                fields.update(path_fields(value, name))
         elif name == "mtime_ns":
             fields["mtime"] = moment(value)
         elif name == "mode":

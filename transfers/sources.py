@@ -40,6 +40,13 @@ def with_sources(request: Request, sources: Sequence[Location], on_event: Listen
     shown = _text_of_all(sources)
     if request.rules.files_from is not None:
         raise _both_choose(shown)
+    if request.rules.delete and request.rules.rename:
+        raise UsageError(
+            "usage",
+            "--rename and --delete take one source: below the target, the names of several are other ones",
+            subject=shown,
+            hint="Name the folder around them, or leave out --delete.",
+        )
     found = _resolved(found)
     root = _common_folder(found)
     members: dict[bytes, bytes] = {}

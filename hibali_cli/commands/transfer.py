@@ -23,7 +23,7 @@ _detailed = click.option(
 
 # what is selected, compared and kept
 SELECTION = options(declared.Patterns, declared.Names, _null_names, declared.Facts)
-COMPARISON = options(declared.Digests, SELECTION, declared.Metadata)
+COMPARISON = options(declared.Digests, SELECTION, declared.Renaming, declared.Metadata)
 EXECUTION = options(declared.Backup, _dry_run, _detailed, declared.Pace)
 RECURSIVE, SHOWN = habit("-r", "-R", "--recursive"), habit("-P", "--progress")
 _moving = options(declared.Deletion, EXECUTION, declared.Ways, COMPARISON, declared.Saving, RECURSIVE, SHOWN)

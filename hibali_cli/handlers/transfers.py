@@ -186,7 +186,8 @@ def _show_plan(common: Common, plan: TransferPlan, *, detailed: bool) -> None:
 def _action_line(action: Action) -> bytes:
     size = f", {format_size(action.entry.size)}" if _has_size(action) else ""
     because = f"  ({action.because}{size})"
-    return action.verb.ljust(8).encode() + action.entry.path + because.encode()
+    former = action.entry.renamed_from + b" -> " if action.entry.renamed_from else b""
+    return action.verb.ljust(8).encode() + former + action.entry.path + because.encode()
 
 
 def _has_size(action: Action) -> bool:

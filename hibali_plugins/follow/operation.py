@@ -105,6 +105,7 @@ def check_request(request: Request) -> None:
         "--delete": rules.delete,
         "--checksum": rules.checksum,
         "--files-from": rules.files_from is not None,
+        "--rename": bool(rules.rename),
         "--keep-empty-folders": rules.keep_empty_folders,
         "--backup-dir": request.backup is not None,
     }

@@ -84,6 +84,7 @@ def _unsupported_options(request: Request) -> list[str]:
     options = {
         "--direct": request.direct,
         "--xattrs": request.rules.xattrs,
+        "--rename": bool(request.rules.rename),
         f"--{request.lowest_setting}": bool(request.lowest_rate),
     }
     flags = [option.flag for option in request.options]

@@ -48,7 +48,8 @@ class NodesOption(NodesRequest, RouteOption):
         given = {option.flag for option in request.options}
         given |= {"--direct"} if request.direct else set()
         given |= {"--via globus"} if request.via == "globus" else set()
-        for option in ("--direct", "--pack", "--via globus"):
+        given |= {"--rename"} if request.rules.rename else set()
+        for option in ("--direct", "--pack", "--rename", "--via globus"):
             if option in given:
                 raise UsageError(
                     "usage",

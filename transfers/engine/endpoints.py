@@ -43,6 +43,7 @@ from transfers.planning.protected_roots import (
 from transfers.remote.one_session import one_session_at
 from transfers.stores.agent_store import PosixStore
 from transfers.stores.open_views import ViewOpener, refuse_dataset, refuse_packed
+from transfers.stores.renamed import RenamedSource
 from transfers.stores.single_file import ChosenStore, GatheredSource, SingleSource, SingleTarget
 
 if TYPE_CHECKING:  # start-up: only for saved plans
@@ -59,7 +60,7 @@ class Endpoints:
     Attributes:
         request: the transfer.
         root: the store at the location of the source.
-        source: `root`, files and folders from several folders in it, or one file of its parent folder.
+        source: `root`, files and folders from several folders in it, one of these with other paths, or one file of its parent folder.
         target: the store that is written.
         existed: whether its root existed when it was opened.
         stack: closes everything that the attempt opens.
@@ -85,7 +86,7 @@ class Endpoints:
     @property
     def origin(self) -> Origin:
         """The store that is read, and the file's name in it if the source is one file."""
-        if isinstance(self.source, GatheredSource):
+        if isinstance(self.source, GatheredSource | RenamedSource):
             return Origin(self.root, renames=self.source.name_in_store)
         return Origin(self.single.store, self.single.name) if self.single else Origin(self.root)
 
@@ -305,7 +306,23 @@ def _open_both(opener: _Opener) -> Endpoints:
         raise UsageError(
             "not-a-folder", "the source is a folder and the target is a file", subject=target.text
         )
-    return Endpoints(request, store, store, opened, existing is not None, opener.stack)
+    return Endpoints(request, store, _renamed(store, request), opened, existing is not None, opener.stack)
+
+
+def _renamed(source: Store | GatheredSource, request: Request) -> Source:
+    """Return the source with the paths that --rename gives it."""
+    return RenamedSource(source, request.rules.rename) if request.rules.rename else source
+
+
+def _one_file_renamed(request: Request) -> UsageError:
+    target = request.target.text + ("NEWNAME" if request.target.slash else "")
+    line = shlex.join(["hibali", request.operation, request.source.text, target])
+    return UsageError(
+        "usage",
+        "--rename rewrites paths below a folder, and the source is a file",
+        subject=request.source.text,
+        hint=f"Give the file another name by the target: {line}",
+    )
 
 
 def _open_members(
@@ -324,12 +341,12 @@ def _open_members(
             "not-a-folder", "the target of several sources must be a folder", subject=target.text
         )
     plain = all(name == path for name, path in members.items())
-    source = store if plain else GatheredSource(store, members)
+    source = _renamed(store if plain else GatheredSource(store, members), request)
     endpoints = Endpoints(request, store, source, opened, existing is not None, opener.stack)
     _check_members_apart(endpoints, found)
     store.list_only(frozenset(members.values()))
     # with --delete the limit is a share of all files
-    if not request.rules.delete and not opened.facts.folds_case:
+    if not (request.rules.delete or request.rules.rename or opened.facts.folds_case):
         opened.list_only(frozenset(members))
     return endpoints
 
@@ -337,6 +354,8 @@ def _open_members(
 def _open_file(opener: _Opener, store: Store, target: Location) -> Endpoints:
     """Open the folders around one file at the source and at the target."""
     request, source = opener.request, opener.request.source
+    if request.rules.rename:
+        raise _one_file_renamed(request)
     name = source.name if target.slash else target.name
     opened, above = opener.open_target(target if target.slash else target.parent)
     reason = name_problem(name, opened.facts)
@@ -523,6 +542,10 @@ def _check_members_apart(endpoints: Endpoints, found: Mapping[bytes, Entry]) -> 
     for path in folders.values():
         check_apart(known[path], there, target, any_name=endpoints.request.move)
     folds = endpoints.target.facts.folds_case
+    if endpoints.request.rules.rename:  # a file's new name could be that of another one of them
+        for folder in above.values():
+            check_apart(known[folder], there, target, allows_inside=True)
+        return
     for name, folder in above.items():
         file = known[folder], found[name].path.rpartition(b"/")[2]
         check_another_file(file, (there, name), target, folds=folds)

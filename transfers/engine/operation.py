@@ -626,9 +626,9 @@ def record_result(recorder: Recorder, result: Committed) -> None:
     if problem is not None:
         recorder.fail(entry.path, problem)
     elif entry.same_as:
-        recorder.record(Linked(entry.path, entry.same_as))
+        recorder.record(Linked(entry.path, entry.same_as, entry.renamed_from))
     else:
-        facts = entry.mtime_ns, entry.mode, result.etag, result.inode
+        facts = entry.mtime_ns, entry.mode, result.etag, result.inode, entry.renamed_from
         recorder.record(
             Moved(entry.path, entry.kind, entry.size, result.digest, result.verification, *facts),
             more=result.more,

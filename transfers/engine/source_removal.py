@@ -20,7 +20,7 @@ from transfers.engine.endpoints import Endpoints
 from transfers.history.journal import Recorder, target_line
 from transfers.model.entry import Entry, Kind, Verification, deepest_first, enclosing
 from transfers.model.spool import EntrySpool, sort_on_disk
-from transfers.model.store import Store, StoreView
+from transfers.model.store import Origin, Store, StoreView
 from transfers.model.units import Committed, ListingIncompleteError
 from transfers.planning.actions import same_time
 from transfers.planning.overlap import is_same_file, on_one_machine
@@ -121,14 +121,16 @@ def _without_views(store: Store) -> Store:
     return store
 
 
-def _check_not_shown(endpoints: Endpoints) -> None:
+def _check_not_shown(endpoints: Endpoints, proven: Iterable[Entry]) -> None:
     """Raise `RefusedError` if the target shows the source itself, so that each file was compared with itself.
 
     Stores of different protocols have no common identity. A new file in a folder of one end must not exist at the other one; both
     directions, because a server may cache its listings.
     """
     source, target = _without_views(endpoints.origin.store), _without_views(endpoints.target)
-    for here, there in _compared_folders(endpoints):
+    renamed = endpoints.request.rules.rename
+    folders = _folders_alike(endpoints.origin, proven) if renamed else _compared_folders(endpoints)
+    for here, there in sorted(folders):
         if _is_shown(source, here, target, there) or _is_shown(target, there, source, here):
             raise RefusedError(
                 "overlap",
@@ -150,7 +152,20 @@ def _compared_folders(endpoints: Endpoints) -> Iterable[tuple[bytes, bytes]]:
         entry = endpoints.root.stat(path)
         folder = entry is not None and entry.kind is Kind.FOLDER
         found.add((path, name) if folder else (next(enclosing(path)), b""))
-    return sorted(found)
+    return found
+
+
+def _folders_alike(origin: Origin, proven: Iterable[Entry]) -> set[tuple[bytes, bytes]]:
+    """Return the folders below which renamed files have the same paths at both ends."""
+    found = set()
+    for entry in proven:
+        here, there = (path.split(b"/") for path in (origin.path_of(entry), entry.path))
+        if entry.kind is Kind.FOLDER or here[-1] != there[-1]:
+            continue
+        while here and there and here[-1] == there[-1]:
+            del here[-1], there[-1]
+        found.add((b"/".join(here), b"/".join(there)))
+    return found
 
 
 def _is_shown(store: Store, folder: bytes, other: Store, there: bytes) -> bool:
@@ -181,7 +196,7 @@ def remove_sources(
             stack.callback(store.lock(endpoints.request.operation).release)
             if not store.facts.locks:  # a server that `lock` probed
                 raise RefusedError("cannot-remove", "the source cannot be locked")
-            _check_not_shown(endpoints)
+            _check_not_shown(endpoints, proven.ordered(plan))
             unchanged = removal.unchanged(proven.ordered(plan))
             # the names of a file share its ctime, which changes with their number
             linked = bool(plan.files_to_link)
@@ -265,9 +280,10 @@ class _SourceRemoval:
         own.end(None)
 
     def _named(self, entries: Iterable[Entry]) -> Iterator[Entry]:
-        """Yield entries with their names in the store of the source."""
-        for entry in entries:
-            yield entry._replace(path=self._endpoints.origin.path_of(entry))
+        """Yield entries with their names in the store of the source, in canonical order."""
+        origin = self._endpoints.origin
+        named = (entry._replace(path=origin.path_of(entry), renamed_from=b"") for entry in entries)
+        yield from named if origin.renames is None else _sorted(named)
 
     def leave(self, path: bytes, reason: str) -> None:
         """Record an entry that is not removed."""

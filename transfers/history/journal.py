@@ -303,7 +303,8 @@ def _journal_line(event: Event) -> dict[str, Any] | None:
     """Return the journal line of this event; None for an event that is not recorded."""
     match event:
         case Moved():
-            return _file_line("moved", event, event.kind, event.etag, event.inode)
+            line = _file_line("moved", event, event.kind, event.etag, event.inode)
+            return line | _former_fields(event)
         case Recorded():
             return _file_line("recorded", event, "file", event.etag, event.inode)
         case Grown():
@@ -314,12 +315,17 @@ def _journal_line(event: Event) -> dict[str, Any] | None:
         case Deleted():
             return {"kind": "deleted", **path_fields(event.path), "entry": event.kind}
         case Linked():
-            return {"kind": "linked", **path_fields(event.path), **path_fields(event.same_as, "same_as")}
+            names = path_fields(event.path) | path_fields(event.same_as, "same_as")
+            return {"kind": "linked", **names, **_former_fields(event)}
         case Failed():
             fields = {"code": event.code, "message": event.message}
             return {"kind": "failed", **path_fields(event.path), **fields}
         case _:
             return None
+
+
+def _former_fields(event: Moved | Linked) -> dict[str, Any]:
+    return path_fields(event.renamed_from, "renamed_from") if event.renamed_from else {}
 
 
 def _file_line(

@@ -107,9 +107,7 @@ def _is_single(operation: Operation) -> bool:
 
 
 # the hint of an error: their paths below one folder are not those at the target, so that such an operation has no origin
-NOT_BY_FOLDER = (
-    "A transfer of sources from several folders is not on record for each of them: there each is TARGET/NAME."
-)
+NOT_BY_FOLDER = "A transfer of sources from several folders, or with --rename, is not on record for each of them: their paths at the target are other ones."
 _HEAD_LINES = 5  # the origin is one of the first lines of a journal
 
 

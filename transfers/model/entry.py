@@ -10,6 +10,7 @@ from transfers.agent.protocol import Record
 
 Value = TypeVar("Value")
 
+NO_SOURCE = b"/"
 HOLE_BYTES = 4096  # the smallest size of a hole
 # no time that a filesystem reports, in nanoseconds, is this far from 1970 (time_t has 64 bits)
 MOST_NS = 2**63 * 10**9
@@ -64,6 +65,8 @@ class Entry(NamedTuple):
         allocated: the number of bytes on disk, or -1 if unknown.
         attributes: `user.*` attributes as `transfers.agent.writing` packs them, if requested.
         same_as: an earlier name of the same file, if hard links are kept.
+        renamed_from: the path at the source if --rename gives another one, `NO_SOURCE` for a folder that only
+            the new paths have, which is never selected.
     """
 
     path: bytes
@@ -82,6 +85,12 @@ class Entry(NamedTuple):
     allocated: int = -1
     attributes: bytes = b""
     same_as: bytes = b""
+    renamed_from: bytes = b""
+
+    @property
+    def source_path(self) -> bytes:
+        """The path at the source."""
+        return self.renamed_from or self.path
 
     @property
     def name(self) -> str:

@@ -9,7 +9,7 @@ from typing import Literal
 
 from hibali.errors import UsageError
 from hibali.text import printable
-from transfers.model.entry import Entry, Kind, Verification
+from transfers.model.entry import NO_SOURCE, Entry, Kind, Verification
 from transfers.model.facts import unsafe_component
 from transfers.model.patterns import gitignore_matcher
 
@@ -60,7 +60,7 @@ def track_missing(names: frozenset[bytes], entries: Iterable[Entry], missing: se
     missing.update(names)
     for entry in entries:
         if missing:
-            missing.difference_update(with_parents(entry.path))
+            missing.difference_update(with_parents(entry.source_path))
         yield entry
 
 
@@ -77,7 +77,7 @@ def matches_facts(
     """
     smallest, largest = sizes
     plain = newer_ns is None and smallest is None and largest is None
-    if names is not None and not is_named(entry.path, names):
+    if names is not None and not is_named(entry.source_path, names):
         return False
     if entry.kind is Kind.FOLDER:
         return plain
@@ -135,6 +135,8 @@ class Rules:
         modes: transferred permission bits: the execute bit of files, or all nine of files and folders.
         keep_empty_folders: store empty folders as objects `NAME/` where the target has no folders.
         recall: whether files are read whose content is not on disk.
+        rename: the rules that give paths of the source others at the target (`transfers.model.renaming`); what is selected is
+            selected by its path at the source.
     """
 
     include: tuple[str, ...] = ()
@@ -155,6 +157,7 @@ class Rules:
     recall: bool = False
     specials: Literal["fail", "skip"] = "fail"
     require_proof: Verification | None = None
+    rename: tuple[str, ...] = ()
 
 
 def selector(rules: Rules) -> Selector:
@@ -196,14 +199,17 @@ def _pattern_selector(rules: Rules) -> Selector:
         ) from None
 
     def matches(entry: Entry) -> bool:
-        name = entry.path.lstrip(b"/").decode("utf-8", "surrogateescape")  # keys may begin with slashes
+        name = entry.source_path.lstrip(b"/").decode(
+            "utf-8", "surrogateescape"
+        )  # keys may begin with slashes
         if entry.kind is Kind.FOLDER:
             name += "/"
-        return not excluded(name) and (not rules.include or included(name))
+        selected = not excluded(name) and (not rules.include or included(name))
+        return selected and entry.renamed_from != NO_SOURCE
 
     return matches
 
 
 def select_all(entry: Entry) -> bool:
-    """Select every entry but the root."""
-    return bool(entry.path)
+    """Select every entry but the root, and folders of new paths, which are created with their contents."""
+    return bool(entry.source_path) and entry.renamed_from != NO_SOURCE

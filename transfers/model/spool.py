@@ -16,7 +16,7 @@ from transfers.model.entry import Entry, Kind
 from transfers.model.units import ListingIncompleteError
 
 _IN_MEMORY = 1024 * 1024
-_BYTES = [Entry._fields.index(name) for name in ("path", "link", "attributes", "same_as")]
+_BYTES = [Entry._fields.index(name) for name in ("path", "link", "attributes", "same_as", "renamed_from")]
 _READ = 64 * 1024
 _LENGTH = struct.Struct(">I")
 _Value = TypeVar("_Value")

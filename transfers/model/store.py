@@ -58,11 +58,11 @@ def problem_of(error: HibaliError, *, denied: bool = False) -> Problem:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The source of a server-side copy: a store, and the `name` of a single file, or what `renames` the paths of several sources."""
+    """The source of a server-side copy: a store, and the `name` of a single file, or what returns the paths of entries with others."""
 
     store: Store
     name: bytes | None = None
-    renames: Callable[[bytes], bytes] | None = None
+    renames: Callable[[Entry], bytes] | None = None
 
     def entry(self, item: Item) -> Entry:
         """Return the entry of an item at its source."""
@@ -72,7 +72,7 @@ class Origin:
         """Return the source path of an entry of the target."""
         if self.name is not None:
             return self.name
-        return entry.path if self.renames is None else self.renames(entry.path)
+        return entry.path if self.renames is None else self.renames(entry)
 
 
 @dataclass(frozen=True, slots=True)

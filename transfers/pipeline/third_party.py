@@ -8,6 +8,7 @@ from typing import Any
 
 from hibali.errors import HibaliError, UsageError
 from transfers.agent import protocol
+from transfers.model.entry import Entry
 from transfers.model.units import MOST_BYTES, Item, Payload, Problem, Unit, problem_from
 from transfers.pipeline.batches import item_header, payload_from_header, unit_bytes, unit_header
 from transfers.pipeline.receiving import LargeFile, Receiver
@@ -28,7 +29,7 @@ class DirectReceiver(Receiver[Unit]):
         token: str,
         *,
         required: bool,
-        read_as: Callable[[bytes], bytes] | None,
+        read_as: Callable[[Entry], bytes] | None,
         passed: Callable[[Unit], None],
     ) -> None:
         """`connection` leads to the source's agent and through it to the target's, where `token` identifies our lock at `root`.
@@ -105,7 +106,7 @@ class DirectReceiver(Receiver[Unit]):
         header = {**unit_header(unit, number), **more}
         if self._read_as is not None:
             for fields, item in zip(header["items"], unit.items, strict=True):
-                fields["read"] = protocol.text_of(self._read_as(item.entry.path))
+                fields["read"] = protocol.text_of(self._read_as(item.entry))
         self._control.send(protocol.UNIT, header)
         return True
 

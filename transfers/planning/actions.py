@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import groupby
+from operator import attrgetter
 from typing import NamedTuple
 
 from hibali.text import printable
 from transfers.model.entry import Entry, Kind
-from transfers.model.facts import Facts, is_partial_name, name_problem
+from transfers.model.facts import Facts, is_partial_name, name_problem, unsafe_component
+from transfers.model.rewriting import MOST_BYTES
 from transfers.model.rules import Rules, Selector
 from transfers.model.store import PagedListing, PlainPage
 
@@ -470,6 +473,74 @@ def _differ_in(bits: int, source_entry: Entry, target_entry: Entry) -> bool:
         and target_entry.mode >= 0
         and (source_entry.mode ^ target_entry.mode) & bits != 0
     )
+
+
+_SHOWN = 5
+
+
+@dataclass(slots=True)
+class Clashes:
+    """Paths that `--rename` cannot give to what it gives them to: their number, and the reasons of the first ones."""
+
+    count: int = 0
+    reasons: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        """Return the reasons."""
+        more = f"; and {self.count - _SHOWN} more" if self.count > _SHOWN else ""
+        return "; ".join(self.reasons) + more
+
+    def without(self, entries: Iterable[Entry], selected: Selector, rules: Rules) -> Iterator[Entry]:
+        """Yield a renamed listing with every path at most once, and count the others.
+
+        Folders with one path become one folder, unless their permissions or attributes are kept.
+        """
+        kept = rules.modes == "keep" or rules.xattrs
+        above: list[Entry] = []  # files and links with paths that begin the next one
+        for _, alike in groupby(entries, key=attrgetter("order")):
+            first, chosen = None, None
+            for entry in alike:
+                first = first or entry
+                if not selected(entry) or _is_skipped(entry, rules):
+                    continue
+                if chosen is not None and (kept or entry.kind is not Kind.FOLDER):
+                    names = f"{printable(chosen.source_path)} and {printable(entry.source_path)}"
+                    self._add(f"{names} would both be {printable(entry.path)}")
+                chosen = chosen or entry
+            assert first is not None
+            if chosen is not None:
+                above = [each for each in above if chosen.order.startswith(each.path)]
+                reason = _clash(chosen, above)
+                if reason is not None:
+                    self._add(reason)
+                    continue
+                if chosen.kind is not Kind.FOLDER:
+                    above.append(chosen)
+            yield chosen or first
+
+    def _add(self, reason: str) -> None:
+        self.count += 1
+        if len(self.reasons) < _SHOWN:
+            self.reasons.append(reason)
+
+
+def _is_skipped(entry: Entry, rules: Rules) -> bool:
+    skipped = {Kind.LINK: rules.links, Kind.SPECIAL: rules.specials}
+    return skipped.get(entry.kind) == "skip"
+
+
+def _clash(entry: Entry, above: Iterable[Entry]) -> str | None:
+    """Return why an entry cannot have its new path, or None; `above` are files that could have the name of its folder."""
+    if entry.renamed_from:
+        long = f"it is longer than {MOST_BYTES} bytes" if len(entry.path) > MOST_BYTES else None
+        reason = unsafe_component(entry.path) or long
+        if reason is not None:
+            return f"{printable(entry.source_path)} would be '{printable(entry.path[:MOST_BYTES])}': {reason}"
+    for file in above:
+        if (file.renamed_from or entry.renamed_from) and entry.order.startswith(file.path + b"/"):
+            role = "a folder" if file.path == entry.path else f"the folder of {printable(entry.path)}"
+            return f"{printable(file.source_path)} would be {printable(file.path)}, which is {role}"
+    return None
 
 
 class FoldedNames:

@@ -30,11 +30,19 @@ _MESSAGES = {
 
 
 def check_apart(
-    source: Iterable[Identity], target: Iterable[Identity], subject: Location, *, any_name: bool = False
+    source: Iterable[Identity],
+    target: Iterable[Identity],
+    subject: Location,
+    *,
+    any_name: bool = False,
+    allows_inside: bool = False,
 ) -> None:
-    """Raise `RefusedError` if a target folder overlaps with a source folder; with `any_name` also if both have a common mount."""
+    """Raise `RefusedError` if a target folder overlaps with a source folder; with `any_name` also if both have a common mount.
+
+    With `allows_inside` the target may be inside the source, of which only some files are read.
+    """
     found = _relation(list(target), list(source), any_name=any_name)
-    if found is not None:
+    if found is not None and not (allows_inside and found == INSIDE):
         raise _refused(_MESSAGES[found].format(kind="folder"), subject)
 
 

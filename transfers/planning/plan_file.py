@@ -187,6 +187,7 @@ def rules_record(rules: Rules) -> Line:
         "recall": rules.recall,
         "specials": rules.specials,
         "require_proof": rules.require_proof,
+        **({"rename": list(rules.rename)} if rules.rename else {}),
     }
 
 
@@ -214,6 +215,8 @@ def action_record(action: Action, *, modes: bool = False) -> Line:
     }
     if action.entry.same_as:
         record |= path_fields(action.entry.same_as, "same_as")
+    if action.entry.renamed_from:
+        record |= path_fields(action.entry.renamed_from, "renamed_from")
     if action.implied:
         record["implied"] = True
     existing = action.entry if action.verb is Verb.DELETE else action.target
@@ -268,7 +271,7 @@ def _keys(names: str, paths: str = "") -> set[str]:
 
 _HEADER = _keys("schema kind version at single rules", "source source_place target target_place")
 _FAILED = _keys("schema kind code message", "path")
-_ACTION = _keys("schema kind action type size because implied source target", "path same_as")
+_ACTION = _keys("schema kind action type size because implied source target", "path same_as renamed_from")
 _FACTS = _keys("type size mtime_ns ctime_ns inode mode etag attributes_base64", "path link")
 
 
@@ -349,9 +352,9 @@ def read_rules(record: Any) -> Rules:
     """Return the rules that matter when a plan is applied; the selection was already made."""
     if not isinstance(record, dict):
         raise WrongLineError("rules are missing")
-    _check_keys(record, set(rules_record(Rules())))
-    for key in ("include", "exclude"):
-        patterns = record.get(key)
+    _check_keys(record, {*rules_record(Rules()), "rename"})
+    for key in ("include", "exclude", "rename"):
+        patterns = record.get(key, [] if key == "rename" else None)  # only some plans rename
         if not isinstance(patterns, list) or len(patterns) > _NAMES:
             raise WrongLineError(f"{key} is not a list")
         if not all(isinstance(pattern, str) for pattern in patterns):
@@ -383,6 +386,7 @@ def read_rules(record: Any) -> Rules:
         keep_empty_folders=_read_optional_boolean(record, "keep_empty_folders"),
         recall=_read_optional_boolean(record, "recall"),
         require_proof=None if verification is None else Verification(verification),
+        rename=tuple(record.get("rename", ())),
     )
 
 
@@ -402,6 +406,8 @@ def _read_action(record: Mapping[str, Any]) -> Action:
         raise WrongLineError("source and target do not match the action")
     if "same_as" in record:
         entry = entry._replace(same_as=_read_safe_name(record, "same_as"))
+    if "renamed_from" in record:
+        entry = entry._replace(renamed_from=_read_safe_name(record, "renamed_from"))
     if (str(entry.kind), entry.size) != (record.get("type"), _read_integer(record, "size")):
         raise WrongLineError("type and size do not match the entry")
     action = Action(

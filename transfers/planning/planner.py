@@ -32,6 +32,7 @@ from transfers.planning.actions import (
     IN_THE_WAY,
     PERMISSIONS,
     Action,
+    Clashes,
     Conflict,
     Decision,
     FoldedNames,
@@ -198,6 +199,7 @@ class TransferPlan:
     annex_links: int = 0
     empty_folders: int = 0  # that the target does not store, or stores as markers
     odd_keys: int = 0
+    clashes: Clashes = field(default_factory=Clashes)
     unlisted: Unlisted = field(default_factory=list)
     kept: EntrySpool | None = (
         None  # the entries of the source that are at the target already; only with --move
@@ -285,7 +287,8 @@ class TransferPlan:
         if self.kept is not None:
             for entry in chain((action.entry for action in self.moves), self.kept):
                 if entry.kind is not Kind.FOLDER:
-                    yield Action(Verb.REMOVE, entry, "at the source, once it is proven at the target")
+                    removed = entry._replace(path=entry.source_path, renamed_from=b"")
+                    yield Action(Verb.REMOVE, removed, "at the source, once it is proven at the target")
 
     def withdraw(self) -> None:
         """Drop deletions that belonged to the replacement of an entry that cannot be moved."""
@@ -373,6 +376,8 @@ def _decide_all(
     gone: list[Entry] = []
     existing = _gathered_target(listings[1], plan, gone)
     wanted = track_missing(rules.files_from, listing, missing) if rules.files_from else listing
+    if rules.rename:
+        wanted = plan.clashes.without(wanted, selected, rules)
     from_source = _counted_source(wanted, rules, selected, plan)
     from_target = _counted_target(existing, plan)
     if not target.facts.folders:
@@ -601,6 +606,13 @@ def sorted_actions(actions: Iterable[Action]) -> Iterator[Action]:
 
 def check_plan(plan: TransferPlan, rules: Rules, subject: str) -> None:
     """Raise `RefusedError` for unsafe names, an empty source, or too many deletions."""
+    if plan.clashes.count:
+        raise RefusedError(
+            "rename-conflict",
+            f"--rename does not give each file a path of its own below the target: {plan.clashes}",
+            subject=subject,
+            hint="Change the rule, or leave out these files with --exclude. Nothing was moved.",
+        )
     refused = [conflict for conflict in plan.conflicts if conflict.refuse]
     if refused:
         names = "; ".join(f"{printable(c.entry.path)}: {c.message}" for c in refused[:_NAMED])

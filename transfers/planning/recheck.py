@@ -356,6 +356,12 @@ def _numbered(actions: Iterable[Action]) -> Iterator[NumberedAction]:
         yield NumberedAction(action, number)
 
 
+def _is_another(entry: Entry, action: Action) -> bool:
+    """Return whether an entry has the path of an action only because --rename gives it to several, of which one was selected."""
+    alike = entry.order == action.entry.order and action.verb is not Verb.DELETE
+    return alike and entry.kind is not Kind.FOLDER and entry.source_path != action.entry.source_path
+
+
 def _side_by_side(actions: Iterable[Action], now: Iterator[Entry]) -> Iterator[tuple[Action, Entry | None]]:
     """Pair each action with the entry of the same order, or None.
 
@@ -363,7 +369,7 @@ def _side_by_side(actions: Iterable[Action], now: Iterator[Entry]) -> Iterator[t
     """
     entry = next(now, None)
     for action in actions:
-        while entry is not None and entry.order < action.entry.order:
+        while entry is not None and (entry.order < action.entry.order or _is_another(entry, action)):
             entry = next(now, None)
         met = entry is not None and entry.order == action.entry.order
         yield action, entry if met else None

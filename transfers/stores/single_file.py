@@ -49,9 +49,9 @@ class SingleSource(Source):
         """See Store."""
         return read_renamed(self.store.read, units, lambda entry: entry._replace(path=self.name))
 
-    def name_in_store(self, path: bytes) -> bytes:
+    def name_in_store(self, entry: Entry) -> bytes:
         """Return the name of the file in the store."""
-        del path
+        del entry
         return self.name
 
     def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
@@ -114,13 +114,13 @@ class GatheredSource(Source):
         for entry, (_, digest, problem) in with_answers(self.store.digest, entries, self._real):
             yield entry, digest, problem
 
-    def name_in_store(self, path: bytes) -> bytes:
+    def name_in_store(self, entry: Entry) -> bytes:
         """Return the path of a file in the store."""
-        name, slash, below = path.partition(b"/")
+        name, slash, below = entry.path.partition(b"/")
         return self._members[name] + slash + below
 
     def _real(self, entry: Entry) -> Entry:
-        return entry._replace(path=self.name_in_store(entry.path))
+        return entry._replace(path=self.name_in_store(entry))
 
 
 class SingleTarget(Side):
@@ -185,12 +185,12 @@ class ChosenStore(StoreView):
         for entry, (_, digest, problem) in with_answers(self.store.digest, entries, self._real):
             yield entry, digest, problem
 
-    def name_in_store(self, path: bytes) -> bytes:
+    def name_in_store(self, entry: Entry) -> bytes:
         """Return the name of a file in the other store."""
-        return self._chosen[path].path
+        return self._chosen[entry.path].path
 
     def _real(self, entry: Entry) -> Entry:
-        return entry._replace(path=self.name_in_store(entry.path))
+        return entry._replace(path=self.name_in_store(entry))
 
     def _refuse(self, operation: str) -> NoReturn:
         del operation

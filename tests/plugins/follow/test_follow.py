@@ -288,7 +288,13 @@ def test_a_refused_start_changes_nothing(local_there: Transfers) -> None:
     answer = there.push("--follow", exit=8)
     assert answer.last["code"] == "unsafe-name"
     assert not there.root.exists()
-    for words in (["--delete"], ["--checksum"], ["-n"], ["--backup-dir", "there:kept"]):
+    for words in (
+        ["--delete"],
+        ["--checksum"],
+        ["-n"],
+        ["--backup-dir", "there:kept"],
+        ["--rename", "s/a/b/"],
+    ):
         assert there.push("--follow", *words, exit=2).last["kind"] == "error"
     inside = there.hibali("push", "--follow", there.place.at(""), "there:data", "--json", exit=8)
     assert inside.last["code"] == "overlap"

@@ -174,6 +174,8 @@ def test_globus_is_not_used_where_it_is_not_available(sites: GlobusSites, tmp_pa
     assert sites.move("push", outside, "far:other").last["mover"] == "stream"
     sites.make({b"a": File(b"1")})
     assert sites.push("--bwlimit", "1M").last["mover"] == "stream"
+    assert sites.push("--rename", "s/a/b/").last["mover"] == "stream"
+    assert sites.push("--rename", "s/a/b/", "--via", "globus", code=2).last["about"] == "--rename"
     assert sites.push("--bwlimit", "1M", "--via", "globus", code=2).last["code"] == "not-by-globus"
     single = sites.move("push", sites.here / "data" / "a", "far:one/b")
     assert (single.last["mover"], (sites.roots["far"] / "one" / "b").read_bytes()) == ("globus", b"1")

@@ -287,6 +287,7 @@ def test_what_nodes_cannot_reach_is_refused(site: Site) -> None:
         ("sync", "bucket:a", "bucket:b", "--nodes", "2", "--on", "cluster"),
         ("sync", f"cluster:{site.data}", "bucket:b", "--on", "cluster"),
         ("sync", f"cluster:{site.data}", "bucket:b", "--nodes", "2", "--direct"),
+        ("sync", f"cluster:{site.data}", "bucket:b", "--nodes", "2", "--rename", "s/a/b/"),
         ("verify", "bucket:a", "--nodes", "2", "--on", "cluster"),
     ):
         assert site.hibali(*words, exit=2).err.startswith(b"hibali: ")

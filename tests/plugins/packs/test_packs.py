@@ -219,6 +219,18 @@ def test_sync_reads_and_writes_packs(each_store: Transfers, tmp_path: Path) -> N
     assert again["files_moved"] == 0
 
 
+def test_packs_have_the_new_names(local_there: Transfers, tmp_path: Path) -> None:
+    tree: Tree = {b"sub-01/a": b"1", b"sub-02/b": os.urandom(5 * MIB), b"link": Link(b"sub-01/a")}
+    local_there.make(tree)
+    rule = "--rename", r"s/sub-(\d+)/s\1/"
+    local_there.push(*rule, "--pack")
+    assert local_there.push(*rule, "--pack").last["files_kept"] == 3
+    local_there.pull(tmp_path / "packed")
+    assert read_tree(tmp_path / "packed").keys() == {b"s01/a", b"s02/b", b"link"}
+    local_there.pull(tmp_path / "back", "--rename", r"s(\d+)/sub-\1/")
+    assert read_tree(tmp_path / "back") == tree
+
+
 def test_a_push_killed_between_packs_is_resumed(each_store: Transfers, tmp_path: Path) -> None:
     there = each_store
     tree = {b"%03d" % number: os.urandom(100_000) for number in range(300)}

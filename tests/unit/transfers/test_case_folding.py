@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -18,7 +19,9 @@ from transfers.agent.commands import folds_case
 from transfers.model.entry import Kind, Verification
 from transfers.model.facts import Facts
 from transfers.model.rules import Rules
+from transfers.model.store import Side, Store
 from transfers.planning.planner import check_plan, plan_transfer
+from transfers.stores.renamed import RenamedSource
 
 FACTS = Facts("test", Verification.DIGEST, Verification.DIGEST)
 FOLDING = Facts("test", Verification.DIGEST, Verification.DIGEST, folds_case=True)
@@ -28,7 +31,7 @@ def side(*names: bytes, facts: Facts = FACTS) -> ModelSide:
     return ModelSide({name: Node(Kind.FILE, name, 1) for name in names}, facts)
 
 
-def refused(source: ModelSide, target: ModelSide, rules: Rules) -> str:
+def refused(source: Side, target: ModelSide, rules: Rules) -> str:
     found = plan_transfer(source, target, rules, target_exists=True)
     try:
         with pytest.raises(RefusedError) as caught:
@@ -43,6 +46,12 @@ def test_names_that_differ_only_in_case_are_refused() -> None:
     message = refused(source, side(facts=FOLDING), Rules())
     assert "does not support 2 names" in message
     assert "readme: the target ignores case and cannot distinguish it from README" in message
+
+
+def test_new_names_that_differ_only_in_case_are_refused() -> None:
+    rules = Rules(rename=("s/^a$/readme/",))
+    source = RenamedSource(cast("Store", side(b"README", b"a")), rules.rename)
+    assert "distinguish it from README" in refused(source, side(facts=FOLDING), rules)
 
 
 def test_an_existing_name_in_another_case_is_refused_and_not_deleted() -> None:

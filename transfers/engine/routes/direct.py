@@ -30,6 +30,7 @@ from transfers.planning.planner import TransferPlan
 from transfers.remote.connection import Connection, opening, remote_command
 from transfers.stores import ssh
 from transfers.stores.agent_store import PosixStore
+from transfers.stores.renamed import RenamedSource
 from transfers.stores.single_file import ChosenStore, GatheredSource, SingleSource
 
 
@@ -110,7 +111,7 @@ class DirectRoute(StreamRoute):
             self._target.token,
             required=self._required,
             read_as=source.name_in_store
-            if isinstance(source, SingleSource | ChosenStore | GatheredSource)
+            if isinstance(source, SingleSource | ChosenStore | GatheredSource | RenamedSource)
             else None,
             passed=lambda unit: progress.report_progress(unit, unit_bytes(unit)),
         )

@@ -27,10 +27,11 @@ from hibali.request_log import log_requests
 from hibali.retry import Pace
 from hibali.workers import as_worker
 from transfers.engine.routes.stream import PacedPayloads, move_batches
-from transfers.model.store import Store
+from transfers.model.store import Source, Store
 from transfers.model.units import Committed, Item, Problem
 from transfers.pipeline.batches import packed_together
 from transfers.stores.open_store import open_store
+from transfers.stores.renamed import RenamedSource
 
 if TYPE_CHECKING:
     from hibali.locations import Location
@@ -54,7 +55,7 @@ class Job:
     """What a worker needs to open both stores; `ticket` is of `Store.share_writing`, `rate` in bytes per second (0: no limit).
 
     `number` counts the workers of a transfer, which take turns at the logins of a site; there are `workers` of them. With `logs` they
-    send a line (a str) for each request.
+    send a line (a str) for each request. With `renames` entries have other paths at the source.
     """
 
     source: Location
@@ -65,6 +66,7 @@ class Job:
     number: int = 0
     workers: int = 1
     logs: bool = False
+    renames: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +169,8 @@ class _Worker:
                     target.include_attributes()
                 target.join(job.ticket)
                 self._messages.send(Ready([dict(agent) for agent in target.agents]))
-                self._move(source, target, PacedPayloads(pace, self._note), packed_together(job.rate))
+                reading = RenamedSource(source, ()) if job.renames else source
+                self._move(reading, target, PacedPayloads(pace, self._note), packed_together(job.rate))
         except HibaliError as failure:
             problem = failure
         except Exception:  # noqa: BLE001  # a bug, reported as such by the other process
@@ -203,7 +206,7 @@ class _Worker:
         self._batches.put(None)
         self._cancellation.cancel()
 
-    def _move(self, source: Store, target: Store, payloads: PacedPayloads, together: int) -> None:
+    def _move(self, source: Source, target: Store, payloads: PacedPayloads, together: int) -> None:
         """Move all batches. Where none comes for a moment, a transfer ends: it could not note that a store failed."""
         while (batch := self._batches.get()) is not None:
             with closing(move_batches(source, target, self._from(batch), payloads, together)) as results:

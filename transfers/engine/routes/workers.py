@@ -31,6 +31,7 @@ from transfers.model.store import SharedWriting, Source, Store, StoreView
 from transfers.model.units import PACK_BYTES, Committed, Item
 from transfers.pipeline.batches import group_units
 from transfers.planning.planner import TransferPlan
+from transfers.stores.renamed import RenamedSource
 
 _CORES_PER_WORKER = 2  # it and its agents keep about two busy
 _WORKERS_PER_LOGIN = 2  # one process of ssh encrypts for all of a login
@@ -125,6 +126,9 @@ class WorkersRoute(StreamRoute):
 def open_route(endpoints: Endpoints, recorder: Recorder) -> WorkersRoute | None:
     """Return the route if both stores can be opened by several processes."""
     request, source, target = endpoints.request, endpoints.source, endpoints.target
+    renames = isinstance(source, RenamedSource)
+    if isinstance(source, RenamedSource):
+        source = source.source
     if request.chosen is not None or not all(_is_shared(store) for store in (source, target)):
         return None
     asked = request.asked_workers
@@ -133,7 +137,15 @@ def open_route(endpoints: Endpoints, recorder: Recorder) -> WorkersRoute | None:
         return None
     rate, attributes = request.lowest_rate, request.rules.xattrs
     to = request.paced(replace(request.target, confined=request.rules.delete))
-    job = Job(request.paced(request.source), to, None, attributes=attributes, rate=rate, logs=is_logging())
+    job = Job(
+        request.paced(request.source),
+        to,
+        None,
+        attributes=attributes,
+        rate=rate,
+        logs=is_logging(),
+        renames=renames,
+    )
     return WorkersRoute(job, most, rate, recorder.on_event, asked=bool(asked))
 
 
