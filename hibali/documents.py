@@ -215,6 +215,11 @@ def line_of_json(record: dict[str, Any]) -> str:
     return _encode_line(record)
 
 
+def quoted(text: str | None) -> str:
+    """Return a text as JSON, `null` for none."""
+    return "null" if text is None else _encode_line(text)
+
+
 def _check_depth(text: str, subject: str) -> None:
     """Check the depth by counting brackets outside strings: the parser itself would recurse."""
     if text.count("{") + text.count("[") <= MAXIMUM_DEPTH:

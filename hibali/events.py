@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +32,7 @@ class Hashing:
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Moved:
+class Moved(NamedTuple):  # made in a quarter of the time of a dataclass, and there are millions of them
     """One entry has its final name at the target; `proof` says how it was verified."""
 
     path: bytes

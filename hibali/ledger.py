@@ -156,12 +156,12 @@ class Journal:
         except OSError as problem:
             raise not_started(problem, path) from None
 
-    def append(self, record: dict[str, Any], *, durable: bool = False, more: bool = False) -> None:
-        """Append one line; with `durable` it is on disk when this returns. Raises `IncompleteError`.
+    def append(self, record: dict[str, Any] | str, *, durable: bool = False, more: bool = False) -> None:
+        """Append one record, or its line; with `durable` it is on disk when this returns. Raises `IncompleteError`.
 
         With `more`, the next line follows at once, and both are written together.
         """
-        self._lines.append(line_of_json(record))
+        self._lines.append(record if isinstance(record, str) else line_of_json(record))
         if more:
             return
         try:

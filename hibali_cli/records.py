@@ -64,7 +64,7 @@ def action_fields(action: Action) -> dict[str, Any]:
 def event_fields(event: Event) -> dict[str, Any]:
     """Return the fields of an event's line, whose kind is the lower-case name of the event."""
     fields: dict[str, Any] = {}
-    for name in event.__slots__:
+    for name in event.__match_args__:
         value = getattr(event, name)
         if isinstance(value, bytes):
             if value or name != "renamed_from":

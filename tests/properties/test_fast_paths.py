@@ -11,7 +11,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from hibali.documents import line_of_json
 from hibali.errors import IncompleteError
+from hibali.events import Moved
+from hibali.text import path_fields
 from tests.properties.trees import parents
 from tests.support.manifests import read_lines, write_lines
 from transfers.agent import listing as agent_listing
@@ -28,16 +31,16 @@ from transfers.agent.protocol import (
     pack_records,
     unpack_records,
 )
-from transfers.model.entry import Entry, Verification
-from transfers.model.facts import Facts, name_problem
+from transfers.history import journal
+from transfers.model.entry import Entry, Kind, Verification
+from transfers.model.facts import Facts, name_problem, plain_names
 from transfers.model.rules import Rules
 from transfers.model.store import Side
 from transfers.model.units import Problem
-from transfers.planning.actions import plain_names
 from transfers.planning.planner import TransferPlan, plan_transfer
 from transfers.stores.agent_listing import AgentListing
 from transfers.stores.s3 import listing, requests
-from transfers.stores.server.manifest import Known
+from transfers.stores.server.manifest import Known, line_of, record_of
 
 COMPONENTS = st.sampled_from(
     [
@@ -137,6 +140,27 @@ def test_a_manifest_read_quickly_is_the_manifest(lines: dict[bytes, Known], odd:
     assert read_lines(content.rstrip(b"\n")) == lines
     spaced = b"".join(json.dumps(json.loads(line)).encode() + b"\n" for line in content.splitlines())
     assert read_lines(spaced) == lines
+
+
+ODD_NAMES = st.sampled_from(
+    [b"a/b", b"", b'a"b', b"a\\b", b"\x7f", b"a\nb", b"\xff", "é".encode(), b'","size":1,"x":"']
+)
+TAGS = st.sampled_from([None, "", "ab" * 32, 'quoted "tag"', "\\", "é", "\ud800"])
+
+
+@given(ODD_NAMES, st.builds(Known, TAGS.map(str), st.integers(), TAGS, st.integers(), st.integers(-1, 0o777)))
+def test_a_manifest_line_written_quickly_is_the_line(path: bytes, known: Known) -> None:
+    assert line_of(path, known) == line_of_json(record_of(path, known)).encode("ascii") + b"\n"
+
+
+@given(ODD_NAMES, st.sampled_from(["file", Kind.LINK]), TAGS, TAGS, st.integers(), st.integers(-1, 0o7777))
+def test_a_journal_line_written_quickly_is_the_line(
+    path: bytes, kind: str, digest: str | None, etag: str | None, number: int, mode: int
+) -> None:
+    event = Moved(path, kind, number, digest, Verification.DIGEST, number, mode, etag, number)
+    fields = {"entry": kind, "size": number, "mtime_ns": number, "mode": mode, "sha256": digest, "etag": etag}
+    record = {"kind": "moved", **path_fields(path), **fields, "inode": number, "proof": "digest"}
+    assert journal._journal_line(event) == line_of_json(record)
 
 
 # Names that sort between `a` and `a/`, and names that are not plain.

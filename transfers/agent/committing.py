@@ -175,13 +175,7 @@ class Writer(object):
                 return Outcome(number, self._stage_link(item), None)
             if item["kind"] == "h":
                 return Outcome(number, self._stage_name(item), None)
-            file = _PartialFile(root, item, self._partial(item["path"], self._attempt))
-            try:
-                file.append(content)
-                return Outcome(number, file.finish(digest), None)
-            except BaseException:
-                self._discard(file)
-                raise
+            return Outcome(number, self._stage_file(root, item, content, digest), None)
         except (OSError, UnsafeNameError, RefusedError) as problem:
             return Outcome(number, None, problem_of(problem))
         except MismatchError as problem:
@@ -229,63 +223,46 @@ class Writer(object):
             raise
         return Staged(item, partial, -1, None)
 
-    def _discard(self, file: "_PartialFile") -> None:
-        """Remove a partial file; one that cannot be removed sets `left`, and the next run removes it."""
-        try:
-            file.discard()
-        except OSError:
-            self.left = True
-
-
-class _PartialFile(object):
-    """One file under its partial name, hashed while it is written."""
-
-    def __init__(self, root: Root, item: Dict[str, Any], name: bytes) -> None:
-        self._item = item
-        self._hash = hashlib.sha256()
-        self._name = name
-        # nothing else is opened through the root before this file is complete
-        self._parent = root.parent(item["path"], make=True)
-        self.offset = 0
-        self._descriptor = self._create()
-
-    def _create(self) -> int:
-        """Create the partial file and return its descriptor; one of an interrupted attempt, which is rare, is removed first."""
-        mode = first_mode(self._item)
-        try:
-            return os.open(self._name, _PARTIAL_FLAGS, mode, dir_fd=self._parent)
-        except FileExistsError:
-            remove_partial(self._parent, self._name)
-            return os.open(self._name, _PARTIAL_FLAGS, mode, dir_fd=self._parent)
-
-    def append(self, content: memoryview) -> None:
-        self._hash.update(content)
-        write_at(self._descriptor, self._item, content, self.offset)
-        self.offset += len(content)
-
-    def finish(self, digest: Optional[str]) -> Staged:
-        """Check size and digest, set the times; the descriptor stays open for the sync."""
-        found = self._hash.hexdigest()
-        if self.offset != self._item["size"] or found != digest:
+    def _stage_file(
+        self, root: Root, item: Dict[str, Any], content: memoryview, digest: Optional[str]
+    ) -> Staged:
+        """Check the digest, write the content and set its time; the descriptor stays open for the sync."""
+        found = hashlib.sha256(content).hexdigest()
+        if len(content) != item["size"] or found != digest:
             raise MismatchError(
                 "the received data differs from the data read at the source: {} bytes, sha256 {}".format(
-                    self.offset, found
+                    len(content), found
                 )
             )
-        if self._item["sparse"]:
-            os.ftruncate(self._descriptor, self.offset)
-        apply_attributes(self._descriptor, self._item)
-        set_mode(self._descriptor, self._item, lambda _: self._parent)
-        set_time(self._descriptor, self._item["mtime_ns"])
-        staged = Staged(self._item, self._name, self._descriptor, found)
-        self._descriptor = -1
-        return staged
+        name = self._partial(item["path"], self._attempt)
+        # nothing else is opened through the root before this file is complete
+        parent = root.parent(item["path"], make=True)
+        descriptor = _create(parent, name, item)
+        try:
+            write_at(descriptor, item, content, 0)
+            if item["sparse"]:
+                os.ftruncate(descriptor, len(content))
+            apply_attributes(descriptor, item)
+            set_mode(descriptor, item, lambda _: parent)
+            set_time(descriptor, item["mtime_ns"])
+        except BaseException:
+            try:
+                os.close(descriptor)
+                remove_partial(parent, name)
+            except OSError:
+                self.left = True  # the next run removes it
+            raise
+        return Staged(item, name, descriptor, found)
 
-    def discard(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-            remove_partial(self._parent, self._name)
+
+def _create(parent: int, name: bytes, item: Dict[str, Any]) -> int:
+    """Create a partial file and return its descriptor; one of an interrupted attempt, which is rare, is removed first."""
+    mode = first_mode(item)
+    try:
+        return os.open(name, _PARTIAL_FLAGS, mode, dir_fd=parent)
+    except FileExistsError:
+        remove_partial(parent, name)
+        return os.open(name, _PARTIAL_FLAGS, mode, dir_fd=parent)
 
 
 def first_mode(item: Dict[str, Any], folder: bool = False) -> int:  # noqa: FBT001, FBT002  # Python 3.6 style

@@ -58,7 +58,7 @@ class Walk(object):
         self._ways = {above for name in only or () for above in _folders_above(name)}
         self._shallow = shallow
         self._attributes = attributes
-        self._prefetcher = Prefetcher(root, not shallow, self._leaves_out)
+        self._prefetcher = Prefetcher(root, not shallow, None if only is None else self._leaves_out)
         self._seeds: List[bytes] = []
         self._seeds_in_use: List[bytes] = []
         self.count = 0
@@ -115,7 +115,7 @@ class Walk(object):
             path = above + bare
             if (inside_own or bare[0] == _DOT) and self._is_own(bare, path, inside_own):
                 continue
-            if self._leaves_out(folder, bare):
+            if self._only is not None and self._leaves_out(folder, bare):
                 continue
             if descriptor is None:
                 descriptor = self._descriptor(folder, path)

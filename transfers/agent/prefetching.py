@@ -64,7 +64,7 @@ class Prefetcher(object):
         self,
         root: Root,
         deep: bool,  # noqa: FBT001  # Python 3.6 style
-        leaves_out: Callable[[bytes, bytes], bool],
+        leaves_out: Optional[Callable[[bytes, bytes], bool]],
     ) -> None:
         self._root = root
         self._deep = deep
@@ -95,9 +95,10 @@ class Prefetcher(object):
         return chain.from_iterable(self._examined(folder))
 
     def _examined(self, folder: Folder) -> Iterator[List[bytes]]:
-        names = (
-            name for name in folder.names if name[0] == _DOT or not self._leaves_out(folder.path, _bare(name))
-        )
+        names, leaves_out = iter(folder.names), self._leaves_out
+        if leaves_out is not None:
+            is_left_out = leaves_out
+            names = (name for name in names if name[0] == _DOT or not is_left_out(folder.path, _bare(name)))
         while True:
             some = list(islice(names, _MOST_NAMES))
             self._forget_below(folder.path)

@@ -171,12 +171,28 @@ def _read_files(
             found.append((None, None))
             continue
         try:
-            with _OpenFile(root, item) as file:
-                file.read_into(buffer)
-                found.append((file.end(), None))
+            found.append((_read_whole(root, item, buffer), None))
         except (OSError, UnsafeNameError, ChangedError) as problem:
             found.append((None, problem_of(problem)))
     return found
+
+
+def _read_whole(root: Root, item: Dict[str, Any], buffer: memoryview) -> str:
+    """Read a small file into its buffer; return its sha256 in hexadecimal. Raises OSError, `UnsafeNameError`, `ChangedError`."""
+    descriptor, found = root.open_known_file(item["path"])
+    try:
+        _check_unchanged(item, found)
+        summed = hashlib.sha256()
+        done = 0
+        while done < len(buffer):
+            piece = buffer[done : done + _CHUNK]
+            count = _read_some(descriptor, piece)
+            summed.update(piece[:count])  # while it is in the processor's cache
+            done += count
+        _check_unchanged(item, os.fstat(descriptor))
+    finally:
+        os.close(descriptor)
+    return summed.hexdigest()
 
 
 def _close_up(
@@ -187,6 +203,24 @@ def _close_up(
     for (_, content), size in zip(planned, sizes):
         buffer[done : done + size] = bytes(content[:size])
         done += size
+
+
+def _check_unchanged(item: Dict[str, Any], found: os.stat_result) -> None:
+    """Raise `ChangedError` unless a file is as it was listed."""
+    if found.st_size != item["size"] or found.st_mtime_ns != item["mtime_ns"]:
+        raise ChangedError("the file changed after it was listed")
+    inode = item.get("inode")  # only for pieces, which no digest of the whole file protects
+    if inode and found.st_ino != inode:
+        raise ChangedError("the file was replaced after it was listed")
+
+
+def _read_some(descriptor: int, buffer: memoryview) -> int:
+    """Read the next bytes, at most as many as fit; return their number, which is not 0."""
+    step()
+    count = os.readv(descriptor, [buffer])
+    if not count:
+        raise ChangedError("the file became shorter during reading")
+    return count
 
 
 class _HashThread(object):
@@ -229,17 +263,10 @@ class _OpenFile(object):
         self.offset = 0
         self._descriptor, found = root.open_known_file(item["path"])
         try:
-            self._check(found)
+            _check_unchanged(item, found)
         except ChangedError:
             self.close()
             raise
-
-    def _check(self, found: os.stat_result) -> None:
-        if found.st_size != self._item["size"] or found.st_mtime_ns != self._item["mtime_ns"]:
-            raise ChangedError("the file changed after it was listed")
-        inode = self._item.get("inode")  # only for pieces, which no digest of the whole file protects
-        if inode and found.st_ino != inode:
-            raise ChangedError("the file was replaced after it was listed")
 
     def read_into(
         self,
@@ -255,7 +282,7 @@ class _OpenFile(object):
         hashes = [self._hash] if segment is None else [self._hash, segment]
         try:
             while len(buffer):
-                count = self._read(buffer[:_CHUNK])
+                count = _read_some(self._descriptor, buffer[:_CHUNK])
                 for position, summed in enumerate(hashes):
                     if threads is None:
                         summed.update(buffer[:count])  # while it is in the processor's cache
@@ -267,20 +294,13 @@ class _OpenFile(object):
             for thread in threads or ():  # the buffer is used again
                 thread.finish()
 
-    def _read(self, buffer: memoryview) -> int:
-        step()
-        count = os.readv(self._descriptor, [buffer])
-        if not count:
-            raise ChangedError("the file became shorter during reading")
-        return count
-
     def read_at(self, buffer: memoryview, offset: int) -> None:
         """Fill `buffer` from `offset` on, if the file is unchanged since the listing."""
         os.lseek(self._descriptor, offset, os.SEEK_SET)
         done = 0
         while done < len(buffer):
-            done += self._read(buffer[done:])
-        self._check(os.fstat(self._descriptor))
+            done += _read_some(self._descriptor, buffer[done:])
+        _check_unchanged(self._item, os.fstat(self._descriptor))
 
     def hash_whole(self) -> str:
         """Return the sha256 of the whole file, in hexadecimal."""
@@ -296,7 +316,7 @@ class _OpenFile(object):
 
     def end(self) -> str:
         """Return the sha256 in hexadecimal, if the file is unchanged since the listing."""
-        self._check(os.fstat(self._descriptor))
+        _check_unchanged(self._item, os.fstat(self._descriptor))
         return self._hash.hexdigest()
 
     def close(self) -> None:

@@ -116,8 +116,12 @@ class Root(object):
         With `make`, missing folders are created with the site's umask.
         """
         step()
-        parts = split_path(path)
-        return self._folder(parts[:-1], make)
+        above, _, name = path.rpartition(b"/")
+        known = self._open.get(above)
+        if known is None or name in UNSAFE_COMPONENTS or b"\0" in name:
+            return self._folder(split_path(path)[:-1], make)
+        self._open.move_to_end(above)
+        return known
 
     def folder(self, path: bytes) -> int:
         """Return a descriptor of the folder at `path` (b"" is the root itself), owned by this root."""

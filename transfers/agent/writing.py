@@ -123,11 +123,16 @@ def packed_in(item: Dict[str, Any]) -> Optional[bytes]:
     return None if encoded is None else base64.b64decode(encoded, validate=True)
 
 
+_NAMES = ("path", "link", "same_as")
+_ITEM_DEFAULTS = {name: bytes_of(value) if name in _NAMES else value for name, value in ITEM_DEFAULTS.items()}
+
+
 def unpack_item(header: Mapping[str, Any]) -> Dict[str, Any]:
     """Return an item of a message with what that left out, and with its names as bytes."""
-    item = dict(ITEM_DEFAULTS, **header)
-    for name in ("path", "link", "same_as"):
-        item[name] = bytes_of(item[name])
+    item = dict(_ITEM_DEFAULTS, **header)
+    for name in _NAMES:
+        if name in header:
+            item[name] = bytes_of(item[name])
     item["attributes"] = packed_in(item)
     return item
 

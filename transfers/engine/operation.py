@@ -525,7 +525,7 @@ def _transfer(
             wanted = bool(action.entry.same_as) is names and (backed_up or action.target is None)
             if wanted and number not in answered:
                 expected += 1
-                yield item_of(endpoints.request, number, action)._replace(recorded=recorded(action.entry))
+                yield item_of(endpoints.request, number, action, recorded(action.entry))
 
     def on_result(result: Committed) -> None:
         record_result(operation.recorder, result)
@@ -572,15 +572,15 @@ def _digests_of_source(endpoints: Endpoints, plan: TransferPlan) -> Callable[[En
     return find
 
 
-def item_of(request: Request, number: int, action: Action) -> Item:
-    """Return the item; with a saved or exact plan, it replaces only the entry that the plan saw."""
+def item_of(request: Request, number: int, action: Action, recorded: str | None = None) -> Item:
+    """Return the item; with a saved or exact plan, it replaces only the entry that the plan saw. See Item for `recorded`."""
     # A backup gives the file a second name, which changes its ctime.
     kept = request.backup is not None and action.target is not None
     exact = (request.saved is not None or request.exact) and not kept
     clear = action.verb is Verb.RETYPE
     rules, entry = request.rules, action.entry
     fidelity = permissions_of(entry, rules), attributes_of(entry, rules)
-    return Item(number, entry, action.target, clear, exact, *fidelity)
+    return Item(number, entry, action.target, clear, exact, *fidelity, recorded)
 
 
 def carry(

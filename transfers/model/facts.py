@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from transfers.agent.protocol import UNSAFE_COMPONENTS
 from transfers.model.entry import Verification
+
+_PLAIN_LETTERS = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./")
+_PLAIN = re.compile(rb"(?:[A-Za-z0-9_-][A-Za-z0-9_.-]{0,98}/){0,7}[A-Za-z0-9_-][A-Za-z0-9_.-]{0,98}")
+_PLAIN_PATH = (99, 800)  # the longest component and path that _PLAIN matches, in bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,3 +120,16 @@ def name_problem(path: bytes, facts: Facts) -> str | None:
     if facts.reserved and not facts.reserved.isdisjoint(path.lower().split(b"/")):
         return "datasets reserve this name; to leave it out, add --exclude"
     return None
+
+
+def plain_names(facts: Facts) -> Callable[[bytes], object]:
+    """Return a fast check that is true for most names that the target can store; others need `name_problem`.
+
+    It accepts at most 8 components, each of at most 99 letters, digits, `_`, `-` and `.`, without a leading
+    dot.
+    """
+    longest, most = _PLAIN_PATH
+    narrow = 0 < facts.name_bytes < longest or 0 < facts.path_bytes < most
+    if narrow or facts.accepts is not None or any(not set(part) - _PLAIN_LETTERS for part in facts.refuses):
+        return lambda _: None
+    return _PLAIN.fullmatch

@@ -16,7 +16,9 @@ from transfers.model.entry import Entry, Kind
 from transfers.model.units import ListingIncompleteError
 
 _IN_MEMORY = 1024 * 1024
-_BYTES = [Entry._fields.index(name) for name in ("path", "link", "attributes", "same_as", "renamed_from")]
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+_decode = json.JSONDecoder().raw_decode
+_KINDS = {kind.value: kind for kind in Kind}  # many times faster than the class
 _READ = 64 * 1024
 _LENGTH = struct.Struct(">I")
 _Value = TypeVar("_Value")
@@ -77,12 +79,12 @@ class Spooled(Blocks, ABC, Generic[_Value]):
 
     def add(self, value: _Value) -> None:
         """Append one value."""
-        self.append(json.dumps(self._pack(value), separators=(",", ":")).encode("ascii"))
+        self.append(_encode(self._pack(value)).encode("ascii"))
 
     def __iter__(self) -> Iterator[_Value]:
         """Yield all of them; may be called again, but nothing may be added during a read."""
         for content in self.blocks():
-            yield self._unpack(json.loads(content))
+            yield self._unpack(decode_list(content))
 
 
 def sort_on_disk(
@@ -122,17 +124,31 @@ class EntrySpool(Spooled[Entry]):
         return entry_from_list(fields)
 
 
+def decode_list(content: bytes) -> list[Any]:
+    """Return the list that a spool encoded."""
+    found: list[Any] = _decode(content.decode("ascii"))[0]
+    return found
+
+
 def entry_to_list(entry: Entry) -> list[Any]:
     """Return an entry as a list for JSON."""
-    return [value.decode("latin-1") if isinstance(value, bytes) else value for value in entry]
+    path, kind, *status, link, etag, digest, offline, allocated, attributes, same_as, renamed_from = entry
+    names = (
+        path.decode("latin-1"),
+        link.decode("latin-1"),
+        attributes.decode("latin-1"),
+        same_as.decode("latin-1"),
+        renamed_from.decode("latin-1"),
+    )
+    return [*names, kind, *status, etag, digest, offline, allocated]
 
 
 def entry_from_list(fields: list[Any]) -> Entry:
     """Return the entry that `entry_to_list` converted."""
-    for position in _BYTES:
-        fields[position] = fields[position].encode("latin-1")
-    fields[1] = Kind(fields[1])
-    return Entry._make(fields)
+    path, link, attributes, same_as, renamed_from, kind, *status, etag, digest, offline, allocated = fields
+    first = path.encode("latin-1"), _KINDS[kind], *status, link.encode("latin-1")
+    more = attributes.encode("latin-1"), same_as.encode("latin-1"), renamed_from.encode("latin-1")
+    return Entry._make((*first, etag, digest, offline, allocated, *more))
 
 
 _RUN = 100_000  # entries of a listing that are sorted in memory at a time

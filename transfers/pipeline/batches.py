@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import queue
 import re
 import threading
 import time
 from base64 import b64encode
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
@@ -153,29 +153,41 @@ def first_through(channels: Iterable[_Channel], size: int) -> _Channel:
 _Result = TypeVar("_Result")
 
 
+_TOGETHER_SECONDS = 0.02  # results are yielded together that are reported within this time
+
+
 class Jobs(Generic[_Result]):
-    """One run: `feed` submits in its own thread, jobs `report`, `run` yields the results. Used once."""
+    """One run: `feed` submits in its own thread, jobs `report`, `run` yields the results. Used once.
+
+    The thread that yields looks for results at intervals: to be woken up for each one costs as much as sending a small file.
+    """
 
     def __init__(self, pool: Executor, *, most_jobs: int, most_bytes: int) -> None:
         """Limit the jobs to `most_jobs`, and the bytes that they hold to `most_bytes` or to one job's."""
         self._pool = pool
         self._most_jobs = most_jobs
         self._most_bytes = most_bytes
-        self._results: queue.SimpleQueue[_Result | BaseException | None] = queue.SimpleQueue()
+        self._results: deque[_Result] = deque()
+        self._failure: BaseException | None = None
+        self._over = threading.Event()
         self._changed = threading.Condition()
         self._bytes_held = 0
         self._under_way = 0
         self.stopped = False
 
-    def run(self, feed: Callable[[], None]) -> Generator[_Result, None, None]:
-        """Yield the results until all jobs end. Closing it stops the feeding and waits for running jobs."""
+    def run(self, feed: Callable[[], None]) -> Generator[list[_Result], None, None]:
+        """Yield the results, several at a time, until all jobs end. Closing it stops the feeding and waits for running jobs."""
         feeder = threading.Thread(target=in_this_context(self._feed), args=(feed,), name="feed", daemon=True)
         feeder.start()
+        over = False
         try:
-            while (result := self._results.get()) is not None:
-                if isinstance(result, BaseException):
-                    raise result
-                yield result
+            while not over:
+                over = self._over.wait(_TOGETHER_SECONDS)
+                found = [self._results.popleft() for _ in range(len(self._results))]
+                if found:
+                    yield found
+            if self._failure is not None:
+                raise self._failure
         finally:
             with self._changed:
                 self.stopped = True
@@ -188,13 +200,17 @@ class Jobs(Generic[_Result]):
             feed()
             if not self.stopped:
                 self._wait()
-                self._results.put(None)
         except BaseException as problem:  # noqa: BLE001  # raised again by the thread that reads the results
-            self._results.put(problem)
+            self._fail(problem)
+        self._over.set()
+
+    def _fail(self, problem: BaseException) -> None:
+        self._failure = self._failure or problem
+        self._over.set()
 
     def report(self, result: _Result) -> None:
         """Report a result; any thread may call this."""
-        self._results.put(result)
+        self._results.append(result)
 
     def submit(self, size: int, job: Callable[..., None], *args: Any) -> Future[None] | None:
         """Start a job that holds `size` bytes once it fits the limits; return None when all must stop."""
@@ -215,7 +231,7 @@ class Jobs(Generic[_Result]):
             if not self.stopped:
                 job(*args)
         except BaseException as problem:  # noqa: BLE001  # raised again by the thread that reads the results
-            self._results.put(problem)
+            self._fail(problem)
         finally:
             with self._changed:
                 self._under_way -= 1

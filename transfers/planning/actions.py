@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -13,15 +12,12 @@ from typing import NamedTuple
 
 from hibali.text import printable
 from transfers.model.entry import Entry, Kind
-from transfers.model.facts import Facts, is_partial_name, name_problem, unsafe_component
+from transfers.model.facts import Facts, is_partial_name, name_problem, plain_names, unsafe_component
 from transfers.model.rewriting import MOST_BYTES
 from transfers.model.rules import Rules, Selector
 from transfers.model.store import PagedListing, PlainPage
 
 PERMISSIONS = 0o777  # setuid, setgid and sticky are never transferred (S2)
-_PLAIN_LETTERS = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./")
-_PLAIN = re.compile(rb"(?:[A-Za-z0-9_-][A-Za-z0-9_.-]{0,98}/){0,7}[A-Za-z0-9_-][A-Za-z0-9_.-]{0,98}")
-_PLAIN_PATH = (99, 800)  # the longest component and path that _PLAIN matches, in bytes
 NEW = "not at the target"
 _ANOTHER_NAME = "another name of the same file"
 IN_THE_WAY = "folder-in-the-way"  # a folder has the name of a file in the source
@@ -452,19 +448,6 @@ def _is_nearest(kept_ns: int, wanted_ns: int) -> bool:
     return (kept_ns in _EARLIEST_NS and wanted_ns < kept_ns) or (
         kept_ns in _LATEST_NS and wanted_ns > kept_ns
     )
-
-
-def plain_names(facts: Facts) -> Callable[[bytes], object]:
-    """Return a fast check that is true for most names that the target can store; others need `name_problem`.
-
-    It accepts at most 8 components, each of at most 99 letters, digits, `_`, `-` and `.`, without a leading
-    dot.
-    """
-    longest, most = _PLAIN_PATH
-    narrow = 0 < facts.name_bytes < longest or 0 < facts.path_bytes < most
-    if narrow or facts.accepts is not None or any(not set(part) - _PLAIN_LETTERS for part in facts.refuses):
-        return lambda _: None
-    return _PLAIN.fullmatch
 
 
 def _differ_in(bits: int, source_entry: Entry, target_entry: Entry) -> bool:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
 from transfers.agent.protocol import unpack_records
 from transfers.model.entry import entry_of
-from transfers.model.spool import Spooled, entry_from_list, entry_to_list
+from transfers.model.spool import Spooled, decode_list, entry_from_list, entry_to_list
 from transfers.model.store import PlainPage
 from transfers.planning.actions import NEW, Action, Verb
 
+_VERBS = {verb.value: verb for verb in Verb}  # many times faster than the class
 _COPIES = b"c"  # begins a block of packed records; one of JSON begins with a bracket
 
 
@@ -30,7 +30,7 @@ class Spool(Spooled[Action]):
                 for record in unpack_records(content[len(_COPIES) :]):
                     yield Action(Verb.COPY, entry_of(record), NEW)
             else:
-                yield self._unpack(json.loads(content))
+                yield self._unpack(decode_list(content))
 
     def _pack(self, value: Action) -> list[Any]:
         target = entry_to_list(value.target) if value.target is not None else None
@@ -38,6 +38,5 @@ class Spool(Spooled[Action]):
 
     def _unpack(self, fields: list[Any]) -> Action:
         verb, because, implied, entry, target = fields
-        return Action(
-            Verb(verb), entry_from_list(entry), because, entry_from_list(target) if target else None, implied
-        )
+        found = entry_from_list(entry), because, entry_from_list(target) if target else None
+        return Action(_VERBS[verb], *found, implied)

@@ -20,7 +20,7 @@ from hibali.text import printable
 from transfers.agent.identity import Identity
 from transfers.agent.protocol import LEASE_SECONDS
 from transfers.model.entry import Entry, Kind, Verification, weakest
-from transfers.model.facts import Facts, is_own_name, name_problem, unsafe_component
+from transfers.model.facts import Facts, is_own_name, name_problem, plain_names, unsafe_component
 from transfers.model.identities import identity_of_bucket
 from transfers.model.store import MARKER, Origin, SharedWriting, SmallFiles, Store
 from transfers.model.units import PACK_BYTES, Committed, Item, Payload, Problem
@@ -397,10 +397,11 @@ class S3Store(RequestStore):
         if self.requests.source.current() is None:  # it was probed with signed requests, perhaps
             support = replace(support, checks_sha256=False)
         self._cleared = []
-        facts = self.facts
+        facts, is_plain = self.facts, plain_names(self.facts)
 
         def target_key(path: bytes) -> bytes:
-            _refuse(name_problem(path, facts), path, self.requests.subject)
+            if not is_plain(path):
+                _refuse(name_problem(path, facts), path, self.requests.subject)
             return self.prefix + path
 
         return WriteTarget(

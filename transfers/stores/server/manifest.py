@@ -100,7 +100,12 @@ def record_of(path: bytes, known: Known) -> dict[str, Any]:
 
 
 def line_of(path: bytes, known: Known) -> bytes:
-    """Return the manifest line of one file."""
+    """Return the manifest line of one file; nearly all are written without the encoder, which takes many times as long."""
+    text = f'"ETag":"{known.etag}","size":{known.size},"sha256":"{known.sha256}","mtime_ns":{known.mtime_ns}'
+    plain = text.encode("utf-8", "surrogatepass"), known.mode & 0o777
+    line = b'{"key":"%b",%b,"mode":"%03o"}\n' % (path, *plain)
+    if known.mode >= 0 and _PLAIN_LINE.fullmatch(line):
+        return line
     return line_of_json(record_of(path, known)).encode("ascii") + b"\n"
 
 

@@ -52,7 +52,9 @@ _ETAG_MD5 = re.compile(r"[0-9a-f]{32}")
 _CHANGED = Problem("source-changed", "it changed while it was read")
 _DAMAGED = Problem("corrupt", "its MD5 is not the one that the source has recorded")
 
-_Pieces = list["Future[Got | Problem] | None"]
+_JOBS = 32  # that share the small files of a pack: a job for each of them would cost as much as its request
+
+_Part = tuple["Future[list[Got | Problem]]", int]  # a job, and the position of a file among its results
 
 
 class _Frontier:
@@ -100,13 +102,14 @@ class Reading:
         self._ahead_bytes = ahead_bytes
         self._files: dict[int, _Frontier | Problem] = {}
         self._failures = 0
+        self._over = False
         self.bytes = 0
 
     def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
         """See Store.read."""
-        self._files = {}
+        self._files, self._over = {}, False
         coming = fill_gaps(units, lambda item: item.entry.digest is not None)
-        pending: deque[tuple[Unit, bool, _Pieces, int]] = deque()
+        pending: deque[tuple[Unit, bool, dict[int, _Part], int]] = deque()
         ahead = 0
         try:
             while True:
@@ -115,26 +118,35 @@ class Reading:
                     if unit is None:
                         break
                     size = _bytes_of(unit)
-                    pending.append((unit, wanted, [self._submit(unit, item) for item in unit.items], size))
+                    pending.append((unit, wanted, self._submit(unit), size))
                     ahead += size
                 if not pending:
                     return
-                unit, wanted, pieces, size = pending.popleft()
+                unit, wanted, parts, size = pending.popleft()
                 ahead -= size
-                payload = self._payload(unit, pieces)
+                payload = self._payload(unit, parts)
                 if wanted:
                     yield payload
         finally:
-            for _, _, pieces, _ in pending:
-                for piece in pieces:
-                    if piece is not None:
-                        piece.cancel()
+            self._over = True
+            for _, _, parts, _ in pending:
+                for job, _ in parts.values():
+                    job.cancel()
 
-    def _submit(self, unit: Unit, item: Item) -> Future[Got | Problem] | None:
-        if item.entry.kind is not Kind.FILE:
-            return None
+    def _submit(self, unit: Unit) -> dict[int, _Part]:
+        """Start the jobs of a unit; return for each file, by its position, which one reads it."""
         offset, length = (unit.offset, unit.length) if unit.segment else (0, None)
-        return self._pool.submit(self._get, item.entry, offset, length)
+        files = [at for at, item in enumerate(unit.items) if item.entry.kind is Kind.FILE]
+        step = max(1, -(-len(files) // _JOBS))
+        parts: dict[int, _Part] = {}
+        for first in range(0, len(files), step):
+            some = files[first : first + step]
+            job = self._pool.submit(self._get_some, [unit.items[at].entry for at in some], offset, length)
+            parts.update((at, (job, place)) for place, at in enumerate(some))
+        return parts
+
+    def _get_some(self, entries: list[Entry], offset: int, length: int | None) -> list[Got | Problem]:
+        return [_CHANGED if self._over else self._get(entry, offset, length) for entry in entries]
 
     def _get(self, entry: Entry, offset: int, length: int | None) -> Got | Problem:
         try:
@@ -152,14 +164,15 @@ class Reading:
             return _CHANGED
         return got
 
-    def _payload(self, unit: Unit, pieces: _Pieces) -> Payload:
+    def _payload(self, unit: Unit, parts: dict[int, _Part]) -> Payload:
         contents: list[Bytes] = []
         payload = Payload(unit, b"", [], [], [])
-        for position, (item, piece) in enumerate(zip(unit.items, pieces, strict=True)):
+        for position, item in enumerate(unit.items):
             content: Bytes = b""
             digest, verification = None, Verification.DIGEST
-            if piece is not None:
-                found = self._advance(unit, item, piece.result())
+            if position in parts:
+                job, place = parts[position]
+                found = self._advance(unit, item, job.result()[place])
                 if isinstance(found, Problem):
                     payload.problems[position] = found
                 else:

@@ -8,6 +8,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Executor
+from contextlib import closing
 
 from hibali.errors import HibaliError
 from hibali.http.client import Bytes
@@ -37,7 +38,12 @@ class RequestWriter(ABC):
 
     def run(self, payloads: Iterable[Payload]) -> Generator[Committed, None, None]:
         """See Store.write."""
-        yield from self._jobs.run(lambda: self._feed(payloads))
+        with closing(self._jobs.run(lambda: self._feed(payloads))) as found:
+            for results in found:
+                # a success last, if there is one: it is written to the journal
+                results.sort(key=lambda one: one.problem is None)
+                yield from (one._replace(more=True) for one in results[:-1])
+                yield results[-1]
 
     def _feed(self, payloads: Iterable[Payload]) -> None:
         """Read the source and submit the writes; runs in its own thread."""

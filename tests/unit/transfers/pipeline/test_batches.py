@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from transfers.agent.writing import unpack_item
 from transfers.model.entry import Entry, Kind
 from transfers.model.units import Item
-from transfers.pipeline.batches import Flow, first_through, item_header
+from transfers.pipeline.batches import Flow, Jobs, first_through, item_header
 
 MIB = 1 << 20
 
@@ -90,3 +92,22 @@ def test_agent_fills_in_what_the_header_of_a_plain_file_leaves_out() -> None:
         **common, "number": 2, "kind": "h", "size": 1 << 20, "link": b"to", "same_as": b"first", "tag": "tag", "clear": True,
         "expect": ["f", 3, 7, 9, 5], "sparse": True, "permissions": 0o640, "attributes": b"x", "old_mode": 0o600,
     }  # fmt: skip
+
+
+def test_results_before_the_failure_of_a_job_are_yielded() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        jobs: Jobs[int] = Jobs(pool, most_jobs=2, most_bytes=1)
+        found: list[int] = []
+
+        def feed() -> None:
+            for number in range(3):
+                jobs.submit(1, jobs.report, number)
+            jobs.submit(1, pytest.fail, "a job fails")
+
+        def collect() -> None:
+            for results in jobs.run(feed):
+                found.extend(results)
+
+        with pytest.raises(pytest.fail.Exception, match="a job fails"):
+            collect()
+    assert found == [0, 1, 2]
