@@ -33,14 +33,14 @@ def list_files(client: ArchiveClient, place: Place) -> Listing:
 
 def fill_site(name: str, table: Mapping[str, Any], resolver: str = RESOLVER) -> SiteDescription:
     """See StoreKind.fill: the archive, if the DOI does not name it, and the version."""
-    given = dict(table.get("archive") or {})
+    given = dict(table.get("doi") or {})
     # the DOI is checked before anything is asked, with the address that doi.org may name
-    own: ArchiveSettings = check_site_table(name, {**table, "archive": {"url": resolver, **given}}).own
+    own: ArchiveSettings = check_site_table(name, {**table, "doi": {"url": resolver, **given}}).own
     filled: list[tuple[str, str, str]] = []
-    if place_of(own.doi) is None and "url" not in given:
-        given |= {"service": "dataverse", "url": _resolve(own.doi, name, resolver)}
-        filled += [(f"archive.{key}", given[key], resolver) for key in ("service", "url")]
-        own = check_site_table(name, {**table, "archive": given}).own
+    if place_of(own.name) is None and "url" not in given:
+        given |= {"service": "dataverse", "url": _resolve(own.name, name, resolver)}
+        filled += [(f"doi.{key}", given[key], resolver) for key in ("service", "url")]
+        own = check_site_table(name, {**table, "doi": given}).own
     elif "url" not in given:
         own = replace(own, url="")
     place = own.place
@@ -50,16 +50,16 @@ def fill_site(name: str, table: Mapping[str, Any], resolver: str = RESOLVER) -> 
     finally:
         client.close()
     notes = []
-    if listing.doi and place_of(listing.doi) not in {None, place_of(own.doi)}:
-        given["doi"] = listing.doi
-        filled.append(("archive.doi", listing.doi, place.url))
-        notes.append(f"{own.doi} stands for all versions; the site has the newest one of today.")
+    if listing.doi and place_of(listing.doi) not in {None, place_of(own.name)}:
+        given["name"] = listing.doi
+        filled.append(("doi.name", listing.doi, place.url))
+        notes.append(f"{own.name} stands for all versions; the site has the newest one of today.")
     elif not place.version and listing.version and place.service in {"dataverse", "figshare", "dandi"}:
         given["version"] = listing.version
-        filled.append(("archive.version", listing.version, place.url))
+        filled.append(("doi.version", listing.version, place.url))
     if place.service == "osf":
         notes.append("A project of OSF has no versions: its files can change.")
-    return SiteDescription({**table, "archive": given}, {}, tuple(filled), tuple(notes))
+    return SiteDescription({**table, "doi": given}, {}, tuple(filled), tuple(notes))
 
 
 def _resolve(doi: str, subject: str, resolver: str) -> str:
@@ -78,5 +78,5 @@ def _resolve(doi: str, subject: str, resolver: str) -> str:
         "unknown-archive",
         "the DOI leads to no archive that hibali knows: Zenodo, Figshare, Dataverse, DANDI or OSF",
         subject=subject,
-        hint="If it is in a Dataverse, name that: --set archive.url=https://dataverse.example.org",
+        hint="If it is in a Dataverse, name that: --set doi.url=https://dataverse.example.org",
     )

@@ -29,12 +29,12 @@ KIND = StoreKind(
     settings=ArchiveSettings,
     has_keys=True,
     limits_requests=True,
-    address=lambda site: f"doi:{site.own.doi}",
+    address=lambda site: f"doi:{site.own.name}",
     fill=_fill,
     options=(
         SiteOption(
             "doi",
-            "archive.doi",
+            "doi.name",
             "DOI",
             "A dataset in Zenodo, Figshare, Dataverse, DANDI or OSF; read-only.",
             chooses=True,
@@ -69,7 +69,7 @@ def check(site: Site, facts: dict[str, str | int | bool], *, on_event: Listener 
     store = ArchiveStore(ArchiveClient(place.url, site.name, request_limit(site), on_event), place, b"")
     try:
         files = store.listing.files.values()
-        facts |= {"doi": site.own.doi, "archive": place.service, "url": place.url, "writable": False}
+        facts |= {"doi": site.own.name, "archive": place.service, "url": place.url, "writable": False}
         if store.listing.version:
             facts["version"] = store.listing.version
         facts["files"], facts["bytes"] = len(files), sum(file.size for file in files)

@@ -1,4 +1,4 @@
-"""Read the table [sites.NAME.archive]: the DOI of a dataset, and which archive has it."""
+"""Read the table [sites.NAME.doi]: the DOI of a dataset, and which archive has it."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def read_doi(value: Any, note: Note) -> str:
 class ArchiveSettings:
     """The dataset of a site; it is only read."""
 
-    doi: str = setting(read_doi, doc="the DOI of the dataset")
+    name: str = setting(read_doi, doc="the DOI of the dataset")
     service: Service | None = setting(
         choice(Service), default=None, doc="the kind of archive, where the DOI does not tell"
     )
@@ -73,7 +73,7 @@ class ArchiveSettings:
     @property
     def place(self) -> Place:
         """Where the dataset is."""
-        known = place_of(self.doi) or Place("dataverse", "", f"doi:{self.doi}")
+        known = place_of(self.name) or Place("dataverse", "", f"doi:{self.name}")
         return Place(
             self.service or known.service,
             self.url or known.url,
@@ -83,14 +83,14 @@ class ArchiveSettings:
 
     def finish(self, present_keys: Mapping[str, Any], note: Note) -> Self:
         """Require the archive of a DOI that does not name it."""
-        if not self.doi:  # it was invalid
+        if not self.name:  # it was invalid
             return self
-        if place_of(self.doi) is None and "url" not in present_keys:
+        if place_of(self.name) is None and "url" not in present_keys:
             note(
                 "needs the address of the archive, as in https://dataverse.example.org; "
                 "`hibali sites add --doi` asks doi.org for it",
                 "url",
             )
-        if self.service is not None and self.service != "dataverse" and place_of(self.doi) is None:
+        if self.service is not None and self.service != "dataverse" and place_of(self.name) is None:
             note(f"this is no DOI of {self.service}", "service")
         return replace(self, url=self.url.rstrip("/"))

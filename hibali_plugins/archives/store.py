@@ -21,7 +21,7 @@ from transfers.stores.server.reading import Got, ServerReader
 _THREADS = 8  # archives are shared by many, and most limit the rate
 _PIECE = 8 * 1024 * 1024
 _FACTS = Facts(
-    kind="archive",
+    kind="doi",
     read_verification=Verification.CLAIMED,
     write_verification=Verification.NONE,
     links=False,
@@ -58,7 +58,7 @@ class ArchiveStore(ServerReader):
                     "not-one-version",
                     f"this DOI stands for all versions of the dataset; the newest one is {listing.doi}",
                     subject=self._subject,
-                    hint=f"Name that one: hibali config set sites.{self._subject}.archive.doi {listing.doi}",
+                    hint=f"Name that one: hibali config set sites.{self._subject}.doi.name {listing.doi}",
                 )
             for path in listing.files:
                 self._add_folders(path)
