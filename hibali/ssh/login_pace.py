@@ -21,6 +21,9 @@ _FIRST_SECONDS = 10.0  # the interval after the first sign that logins are too c
 _MOST_SECONDS = 120.0
 _HALVED_SECONDS = 86_400.0  # the learned interval halves in this time, because sites change their limits
 _STAMP_BYTES = 4096
+_ACCEPTED_SECONDS = (
+    7 * 86_400.0
+)  # how long it counts that a host accepted a further login, because sites change their limits
 _FORGOTTEN_SECONDS = 1.0  # a shorter learned interval makes no difference
 # A login is delayed if it took so many times as long as the last one, and so long.
 _DELAY_FACTOR, _DELAY_SECONDS = 4.0, 5.0
@@ -79,9 +82,9 @@ class LoginPace:
             self._slow_down()
 
     def accepts_further(self) -> bool:
-        """Return whether the host accepted a further login, the last time that one was tried."""
+        """Return whether the host accepted a further login in the last days, and refused none since."""
         with contextlib.suppress(HibaliError, OSError):
-            return self._accepted_path().exists()
+            return abs(time.time() - self._accepted_path().stat().st_mtime) < _ACCEPTED_SECONDS
         return False
 
     def note_further(self, *, accepted: bool) -> None:

@@ -442,30 +442,36 @@ class Login:
 
     def _log_in_further(self) -> None:
         """Log in to the address of the first one. Until one was accepted, logins are sequential: sites ban clients after several refusals."""
-        refused = self._shared_path("refused")
         address = read_address(self._shared_path("address")) if self.waits_for_the_first else None
         with contextlib.ExitStack() as alone:
             if not self._pace.accepts_further():
                 alone.enter_context(lock_file(self._shared_path("trying")))
                 if self._pace.accepts_further():
                     alone.close()
-            if refused.exists():
-                raise AccessError(
-                    "further-refused",
-                    "a further login was refused and is not retried",
-                    subject=self.host,
-                )
+            self._check_further()
             try:
                 self._log_in(*(options_for_address(address) if address else []))
             except AccessError:
                 self._pace.note_further(accepted=False)
                 self._note_further_refusal()
                 raise
-            self._pace.note_further(accepted=True)
+            if not self._shared_path("refused").exists():  # of one that began at the same time
+                self._pace.note_further(accepted=True)
+
+    def _check_further(self) -> None:
+        """Raise `AccessError` where a further login was refused."""
+        if self._shared_path("refused").exists():
+            raise AccessError(
+                "further-refused",
+                "a further login was refused and is not retried",
+                subject=self.host,
+            )
 
     def _log_in(self, *more: str) -> bytes:
         """Log in, and return ssh's standard error."""
         self._space_logins()
+        if self._number:
+            self._check_further()  # one that began before may have been refused while this one waited
         self._socket.unlink(missing_ok=True)
         # ssh prints the address at VERBOSE, and GSI's error chain at DEBUG1; it uses the first option of each kind
         level = "DEBUG1" if self._settings.auth == "gsi" else "ERROR" if self._number else "VERBOSE"

@@ -21,7 +21,7 @@ from transfers.inventory import Tree, open_tree
 from transfers.model.entry import Entry, Kind, enclosing
 from transfers.model.rules import select_all
 from transfers.model.units import Problem
-from transfers.planning.overlap import check_apart, is_same_file, on_one_machine
+from transfers.planning.overlap import check_apart, is_same_file
 from transfers.remove import Removal, RemovalPlan, RemovalRequest
 from transfers.stores.local import LocalStore
 from transfers.stores.single_file import SingleTarget
@@ -157,10 +157,10 @@ class _Dropping:
         self.recorder.on_event(Hashing(pairs.count, pairs.bytes))
         copies = there.digests(pair.second for pair in pairs if pair.second is not None)
         own = here.digests(pair.first for pair in pairs)
-        one_machine = on_one_machine(here.stores[0].identities(), there.stores[0].identities())
         for pair, (entry, digest, unread), (_, copy, problem) in zip(pairs, own, copies, strict=True):
             self.recorder.on_event(Carried(entry.size))
-            if is_same_file(*pair.entries, one_machine=one_machine):
+            # a file of another machine that has the same numbers by chance only stays
+            if is_same_file(*pair.entries, one_machine=True):
                 self.recorder.fail(entry.path, _ITSELF)
             elif digest is None or copy is None:
                 self.recorder.fail(entry.path, unread or problem or _UNREADABLE)

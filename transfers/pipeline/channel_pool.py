@@ -86,7 +86,7 @@ class ChannelPool:
     @property
     def expected(self) -> bool:
         """Return whether further channels were requested and may open."""
-        return self._started > 0 and not (self._failed and not self._all)
+        return self._started > 0 and (self._resolved < self._started or bool(self._all))
 
     def start(self, round_trip: float, size: int) -> None:
         """Open as many channels as `size` bytes need; returns at once."""

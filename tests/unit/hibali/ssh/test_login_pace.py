@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -99,9 +100,15 @@ def test_the_times_of_logins_are_shared_by_a_file(tmp_path: Path) -> None:
     assert pace.read_starts(stamp) == []
 
 
-def test_a_host_that_accepted_further_logins_is_known_in_later_sessions_until_it_refuses_one() -> None:
+def test_a_host_that_accepted_further_logins_is_known_in_later_sessions_until_it_refuses_one(
+    ledger: Path,
+) -> None:
     assert not LoginPace("host", 0.5).accepts_further()
     LoginPace("host", 0.5).note_further(accepted=True)
     assert LoginPace("host", 0.5).accepts_further()
     LoginPace("host", 0.5).note_further(accepted=False)
+    assert not LoginPace("host", 0.5).accepts_further()
+    LoginPace("host", 0.5).note_further(accepted=True)
+    old = time.time() - 8 * 86_400
+    os.utime(ledger / "host" / "accepts-further", (old, old))
     assert not LoginPace("host", 0.5).accepts_further()

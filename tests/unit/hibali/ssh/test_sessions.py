@@ -1,5 +1,7 @@
 """Test how errors of ssh become messages to users."""
 
+import itertools
+import threading
 import time
 from pathlib import Path
 
@@ -9,6 +11,7 @@ from hibali.config.model import Limits, SshSettings
 from hibali.errors import AccessError
 from hibali.ssh.explain import explain_ssh
 from hibali.ssh.sessions import Login, prefer_cipher
+from tests.support.waiting import wait_for
 
 COMMAND = ("ssh", "-F", "my config")
 
@@ -185,3 +188,35 @@ def test_a_new_login_clears_refusals_of_further_logins(logins: tuple[SshSettings
         with pytest.raises(AccessError):
             Login(settings, limits, number=1).ensure()
     assert len(refused.read_text().splitlines()) == 2
+
+
+def test_logins_that_wait_for_their_turn_are_not_made_after_a_refusal(
+    logins: tuple[SshSettings, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host that accepted further logins last week refuses them now: only one of three finds that out."""
+    settings, refused = logins
+    limits = Limits(login_interval_seconds=0.5)
+    Login(settings, limits).ensure()
+    Login(settings, limits)._pace.note_further(accepted=True)
+    turns = itertools.count()
+    found: list[str] = []
+
+    def pause(seconds: float) -> None:
+        del seconds
+        if next(turns):
+            wait_for(lambda: any(tmp_path.joinpath("run").glob("*.refused")))
+
+    monkeypatch.setattr("hibali.ssh.sessions.pause", pause)
+
+    def log_in(number: int) -> None:
+        with pytest.raises(AccessError) as caught:
+            Login(settings, limits, number=number).ensure()
+        found.append(caught.value.code)
+
+    threads = [threading.Thread(target=log_in, args=(number,)) for number in (1, 2, 3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(found) == ["further-refused", "further-refused", "login-refused"]
+    assert len(refused.read_text().splitlines()) == 1
