@@ -5,13 +5,14 @@ No login is sent. Addresses of contents may lead to other servers, which may red
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 from hibali.errors import AccessError, HibaliError, IncompleteError, NotFoundError
 from hibali.events import Listener, ignore
-from hibali.http.addresses import Addresses
+from hibali.http.addresses import Addresses, is_near, is_private
 from hibali.http.client import Bytes, Response
 from hibali.http.deadline import RESPONSE_SECONDS, request_timeout
 from hibali.http.errors import BUSY, error_of
@@ -23,7 +24,7 @@ _MOST_ANSWER = 32 * 1024 * 1024  # a page of a thousand files with their metadat
 _MOST_PAGES = 20_000
 _MOST_WHOLE = 64 * 1024 * 1024  # of a file from a server that does not answer with a range
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
-_MOST_REDIRECTS = 5
+_MOST_REDIRECTS = 3  # S15
 
 
 class ArchiveClient(RestClient):
@@ -65,7 +66,10 @@ class ArchiveClient(RestClient):
 
     def path_of(self, address: Any) -> str:
         """Return the path and query of an address of this server, below its URL; anything else is a bad answer."""
-        parts = urlsplit(address if isinstance(address, str) else "")
+        try:
+            parts = urlsplit(address if isinstance(address, str) else "")
+        except ValueError:
+            parts = urlsplit("")
         if f"{parts.scheme}://{parts.netloc}" != self.origin or not parts.path.startswith(self.base + "/"):
             raise self.bad_answer("an address in it is not one of this archive")
         return parts.path[len(self.base) :] + (f"?{parts.query}" if parts.query else "")
@@ -89,16 +93,18 @@ class ArchiveClient(RestClient):
         headers = {"Accept-Encoding": "identity"}
         if length is not None:
             headers["Range"] = f"bytes={offset}-{offset + length - 1}"
-        response = self._follow_to_content(address, headers, most if length is None else length)
+        response, content = self._follow_to_content(address, headers, most if length is None else length)
         total = _total_of(response)
         if response.status == 206 and length is not None:
-            return response.body, total
+            if not response.headers.get("content-range", "").startswith(f"bytes {offset}-"):
+                raise self.bad_answer("it is another part of the file than the one asked for")
+            return content, total
         if length is not None:
-            response = self._whole(address, most)
-            return response.body[offset : offset + length], len(response.body)
-        return response.body, total if total >= 0 else len(response.body)
+            whole = self._whole(address, most)
+            return whole[offset : offset + length], len(whole)
+        return content, total if total >= 0 else len(content)
 
-    def _whole(self, address: str, most: int) -> Response:
+    def _whole(self, address: str, most: int) -> Bytes:
         """Read a file from a server that does not answer with a range."""
         if most > _MOST_WHOLE:
             raise IncompleteError(
@@ -106,12 +112,15 @@ class ArchiveClient(RestClient):
                 "the server does not support range requests, which large files need",
                 subject=self.subject,
             )
-        return self._follow_to_content(address, {"Accept-Encoding": "identity"}, most)
+        return self._follow_to_content(address, {"Accept-Encoding": "identity"}, most)[1]
 
-    def _follow_to_content(self, address: str, headers: Mapping[str, str], most: int) -> Response:
-        """Request an address and those to which it redirects; return a success, of a whole file instead of a range only the head."""
+    def _follow_to_content(
+        self, address: str, headers: Mapping[str, str], most: int
+    ) -> tuple[Response, bytearray]:
+        """Request an address and those to which it redirects; return a success and its content, without that of a whole file instead of a range."""
         for _ in range(_MOST_REDIRECTS + 1):
             client, target = self._addresses.client_of(self._checked(address))
+            content = bytearray()
             with self._limit.turn():
                 response = client.request(
                     "GET",
@@ -119,30 +128,38 @@ class ArchiveClient(RestClient):
                     headers=headers,
                     limit=most,
                     seconds=request_timeout(most, RESPONSE_SECONDS),
+                    receive=content.extend,
                     begin=lambda head: "Range" in headers and head.status != 206,
                 )
             if response.status not in _REDIRECTS:
-                return self._judged_content(response)
-            address = urljoin(address, response.headers.get("location", ""))
+                return self._judged_content(response), content
+            try:
+                address = urljoin(address, response.headers.get("location", ""))
+            except ValueError:
+                address = ""
         raise IncompleteError(
             "too-many-redirects", "the server redirects without an end", subject=self.subject
         )
 
     def _checked(self, address: str) -> str:
         if self._addresses.allows(address):
-            return address
+            host = urlsplit(address).hostname or ""
+            if self._addresses.is_local or host == urlsplit(self.origin).hostname or is_public(host):
+                return address
         raise IncompleteError(
             "unsafe-address",
-            "the archive named an address of the file that hibali does not contact: only https is allowed",
+            "the archive named an address of the file that hibali does not contact: only https to public servers is allowed",
             subject=self.subject,
             hint="Report it to the archive.",
         )
 
     def _judged_content(self, response: Response) -> Response:
-        if response.status < 300:
+        if response.status in {200, 206}:
             return response
         if response.status in BUSY:
             self.slow_down(response)
+        if response.status in {404, 410}:
+            raise NotFoundError("vanished", "the archive no longer has the content", subject=self.subject)
         raise self._error(response.status)
 
     def _error_of(self, call: Call, response: Response) -> HibaliError:
@@ -171,6 +188,15 @@ class ArchiveClient(RestClient):
         """Close all connections."""
         super().close()
         self._addresses.close()
+
+
+def is_public(host: str) -> bool:
+    """Return whether a host has only addresses of the public internet, or none that this machine can find: archives name any host."""
+    try:
+        found = socket.getaddrinfo(host, 443, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return True  # the request says why
+    return not any(is_near(str(each[4][0])) or is_private(str(each[4][0])) for each in found)
 
 
 def _total_of(response: Response) -> int:

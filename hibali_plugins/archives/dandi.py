@@ -30,12 +30,16 @@ def list_files(client: ArchiveClient, place: Place) -> Listing:
     version = place.version or _newest(client, place)
     assets = f"/api/dandisets/{place.identifier}/versions/{version}/assets/"
     listing = Listing(version, DOI.format(place.identifier, version))
+    stated = 0
     for page in client.pages(assets, ("next",), page_size=_PAGE, metadata="true"):
         results = page.get("results")
         if not isinstance(results, list):
             raise client.bad_answer("it is no list of assets")
+        stated = max(stated, size_in(page, "count") if isinstance(page.get("count"), int) else 0)
         for asset in results:
             _add(client, listing, asset)
+    if len(listing.files) + len(listing.problems) < stated:
+        raise client.bad_answer(f"it has fewer than the {stated} assets that it states")
     return listing
 
 

@@ -33,12 +33,13 @@ def list_files(client: ArchiveClient, place: Place) -> Listing:
     if not isinstance(number, int) or not isinstance(minor, int) or not isinstance(files, list):
         raise client.bad_answer("it is no published version of a dataset")
     listing = Listing(f"{number}.{minor}")
+    made = time_in(data, "releaseTime") or time_in(data, "createTime")  # that of a file has only its day
     for file in files:
-        _add(client, listing, file)
+        _add(client, listing, file, made)
     return listing
 
 
-def _add(client: ArchiveClient, listing: Listing, file: Any) -> None:
+def _add(client: ArchiveClient, listing: Listing, file: Any, made: int) -> None:
     content = value_in(file, "dataFile")
     converted = bool(text_in(content, "originalFileFormat"))
     name = (converted and text_in(content, "originalFileName")) or text_in(content, "filename")
@@ -63,4 +64,4 @@ def _add(client: ArchiveClient, listing: Listing, file: Any) -> None:
             (text_in(content, "checksum", "type"), text_in(content, "checksum", "value")),
         ]
     )
-    listing.add(ArchivedFile(path, size, address, time_in(content, "creationDate"), **sums), client.subject)
+    listing.add(ArchivedFile(path, size, address, made, **sums), client.subject)

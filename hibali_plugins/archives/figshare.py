@@ -37,7 +37,7 @@ def list_files(client: ArchiveClient, place: Place) -> Listing:
     for file in _files(client, f"{article}/versions/{version}/files"):
         number, name = value_in(file, "id"), text_in(file, "name")
         folder = text_in(folders, str(number))
-        path = path_in(folder, "" if folder.rpartition("/")[2] == name else name)
+        path = path_in(folder, name)
         if value_in(file, "is_link_only"):
             listing.leave_out(path, "kept-elsewhere", "it is only a link to another place")
             continue
@@ -45,8 +45,8 @@ def list_files(client: ArchiveClient, place: Place) -> Listing:
             size = size_in(file, "size")
         except ValueError:
             raise client.bad_answer("a file has no size") from None
-        # the checksum that the depositor gave is another one only if the upload was damaged
-        sums = checksums([("md5", text_in(file, "supplied_md5") or text_in(file, "computed_md5"))])
+        # the checksum that the depositor gave, if there is one, is another one only if the upload was damaged
+        sums = checksums([("md5", text_in(file, name)) for name in ("computed_md5", "supplied_md5")])
         listing.add(ArchivedFile(path, size, text_in(file, "download_url"), made, **sums), client.subject)
     return listing
 
@@ -55,6 +55,6 @@ def _files(client: ArchiveClient, path: str) -> Iterator[Any]:
     for page in range(1, _MOST_PAGES + 1):
         files = client.rows(path, page=page, page_size=_PAGE)
         yield from files
-        if len(files) < _PAGE:
+        if not files:  # a server may have smaller pages than it was asked for
             return
     raise client.bad_answer(f"it has more than {_MOST_PAGES} pages")

@@ -49,7 +49,7 @@ class Listing:
 
     def add(self, file: ArchivedFile, subject: str) -> None:
         """Add a file. Raise `IncompleteError` for a path that is no path below the dataset (S1), and for a second file there."""
-        reason = unsafe_component(file.path)
+        reason = unsafe_component(file.path) or _not_unicode(file.path)
         if reason is None and file.path in self.files:
             reason = "the archive lists it twice"
         if reason is None and len(self.files) >= MOST_FILES:
@@ -66,6 +66,14 @@ class Listing:
     def leave_out(self, path: bytes, code: str, message: str) -> None:
         """Note a name that cannot be read."""
         self.problems.append((path, Problem(code, message)))
+
+
+def _not_unicode(path: bytes) -> str | None:
+    try:
+        path.decode()
+    except UnicodeDecodeError:
+        return "it is not UTF-8"
+    return None
 
 
 def text_in(record: Any, *names: str) -> str:
@@ -110,4 +118,4 @@ def checksums(pairs: Iterable[tuple[str, Any]]) -> dict[str, str]:
 
 def path_in(*parts: str) -> bytes:
     """Return the path of these parts; empty ones are left out."""
-    return "/".join(part.strip("/") for part in parts if part.strip("/")).encode("utf-8", "surrogateescape")
+    return "/".join(part.strip("/") for part in parts if part.strip("/")).encode("utf-8", "surrogatepass")

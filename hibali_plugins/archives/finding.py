@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -12,7 +13,7 @@ from hibali.config.kinds import SiteDescription
 from hibali.errors import NotFoundError
 from hibali.request_limits import RequestLimit
 from hibali_plugins.archives import dandi, dataverse, figshare, osf, zenodo
-from hibali_plugins.archives.client import ArchiveClient
+from hibali_plugins.archives.client import ArchiveClient, is_public
 from hibali_plugins.archives.files import Listing, text_in, value_in
 from hibali_plugins.archives.settings import ArchiveSettings, Place, place_of
 
@@ -50,7 +51,14 @@ def fill_site(name: str, table: Mapping[str, Any], resolver: str = RESOLVER) -> 
     finally:
         client.close()
     notes = []
-    if listing.doi and place_of(listing.doi) not in {None, place_of(own.name)}:
+    exact = place_of(listing.doi)
+    # an archive can have DOIs that others gave
+    if (
+        exact is not None
+        and exact.service == place.service
+        and exact != place_of(own.name)
+        and not own.version
+    ):
         given["name"] = listing.doi
         filled.append(("doi.name", listing.doi, place.url))
         notes.append(f"{own.name} stands for all versions; the site has the newest one of today.")
@@ -71,9 +79,12 @@ def _resolve(doi: str, subject: str, resolver: str) -> str:
         client.close()
     values = value_in(answer, "values")
     pages = [text_in(value, "data", "value") for value in values] if isinstance(values, list) else []
-    for parts in map(urlsplit, pages):
-        if parts.scheme == "https" and "persistentId" in parse_qs(parts.query):
-            return f"https://{parts.netloc}"
+    for page in pages:
+        with contextlib.suppress(ValueError):
+            parts = urlsplit(page)
+            is_plain = parts.scheme == "https" and parts.hostname and "@" not in parts.netloc
+            if is_plain and "persistentId" in parse_qs(parts.query) and is_public(parts.hostname or ""):
+                return f"https://{parts.netloc}"
     raise NotFoundError(
         "unknown-archive",
         "the DOI leads to no archive that hibali knows: Zenodo, Figshare, Dataverse, DANDI or OSF",

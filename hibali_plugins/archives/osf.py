@@ -23,6 +23,7 @@ from hibali_plugins.archives.files import (
 from hibali_plugins.archives.settings import Place
 
 _MOST_FOLDERS = 100_000
+_PAGE = 100  # the largest; people without a login have 100 requests an hour
 _NEXT = ("links", "next")
 _CHILDREN = ("relationships", "files", "links", "related", "href")
 
@@ -53,16 +54,20 @@ def _items(client: ArchiveClient, place: Place) -> Iterator[Any]:
         first = f"/v2/nodes/{place.identifier}/files/osfstorage/"
     except NotFoundError:
         first = f"/v2/registrations/{place.identifier}/files/osfstorage/"
-    waiting = [first]
+    waiting, seen = [first], {first}
     for count, folder in enumerate(waiting):
         if count >= _MOST_FOLDERS:
             raise client.bad_answer(f"it has more than {_MOST_FOLDERS} folders")
-        for page in client.pages(folder, _NEXT):
+        for page in client.pages(folder, _NEXT, **{"page[size]": _PAGE}):
             items = page.get("data")
             if not isinstance(items, list):
                 raise client.bad_answer("it is no list of files")
             for item in items:
                 if text_in(item, "attributes", "kind") == "folder":
-                    waiting.append(client.path_of(value_in(item, *_CHILDREN)))
+                    inside = client.path_of(value_in(item, *_CHILDREN))
+                    if inside in seen:
+                        raise client.bad_answer("a folder in it contains itself")
+                    seen.add(inside)
+                    waiting.append(inside)
                 else:
                     yield item

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import shlex
+import threading
 from collections.abc import Iterator, Sequence
 
-from hibali.errors import NotFoundError, UsageError
+from hibali.errors import AccessError, NotFoundError, UsageError
 from hibali_plugins.archives.client import ArchiveClient
 from hibali_plugins.archives.files import ArchivedFile, Listing
 from hibali_plugins.archives.finding import list_files
@@ -46,24 +48,45 @@ class ArchiveStore(ServerReader):
         self._client = client
         self._place = place
         self._known: Listing | None = None
+        self._guard = threading.Lock()
         self._folders: dict[bytes, set[bytes]] = {}
 
     @property
     def listing(self) -> Listing:
-        """The files of the dataset. Raises `UsageError` for a DOI of all versions, whose files would change."""
-        if self._known is None:
-            listing = list_files(self._client, self._place)
-            if self._place.service == "zenodo" and listing.version != self._place.identifier:
-                raise UsageError(
-                    "not-one-version",
-                    f"this DOI stands for all versions of the dataset; the newest one is {listing.doi}",
-                    subject=self._subject,
-                    hint=f"Name that one: hibali config set sites.{self._subject}.doi.name {listing.doi}",
-                )
-            for path in listing.files:
-                self._add_folders(path)
-            self._known = listing
-        return self._known
+        """The files of the dataset.
+
+        Raises:
+            UsageError: The DOI stands for all versions, so that its files would change.
+            AccessError: The archive gives out no file.
+        """
+        with self._guard:
+            if self._known is None:
+                self._known = self._listed()
+            return self._known
+
+    def _listed(self) -> Listing:
+        listing = list_files(self._client, self._place)
+        if self._place.service == "zenodo" and listing.version != self._place.identifier:
+            newest = f"10.5281/zenodo.{listing.version}"
+            raise UsageError(
+                "not-one-version",
+                f"this DOI stands for all versions of the dataset; the newest one is {newest}",
+                subject=self._subject,
+                hint=f"To name it: hibali config set sites.{self._subject}.doi.name {shlex.quote(newest)}",
+            )
+        if not listing.files and not listing.problems:
+            raise AccessError(
+                "denied",
+                "the archive lists no file: the dataset is embargoed or restricted, or has only a description",
+                subject=self._subject,
+                hint="Open its DOI in a browser.",
+            )
+        for path in listing.files:
+            self._add_folders(path)
+        for path in listing.files.keys() & self._folders.keys():
+            del listing.files[path]
+            listing.leave_out(path, "unsafe-name", "the dataset has a folder of the same name")
+        return listing
 
     def _add_folders(self, path: bytes) -> None:
         for above in enclosing(path):
@@ -135,4 +158,4 @@ class ArchiveStore(ServerReader):
 def _tag(file: ArchivedFile) -> str:
     """Return what changes with the content, as far as the archive tells."""
     known = file.sha256 or file.md5 or f"{file.size} {file.address}"
-    return hashlib.sha256(known.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    return hashlib.sha256(known.encode("utf-8", "surrogatepass")).hexdigest()[:16]

@@ -5,7 +5,7 @@ The DOI of all versions redirects to the newest one.
 
 from __future__ import annotations
 
-from urllib.parse import quote
+from urllib.parse import quote_from_bytes
 
 from hibali_plugins.archives.client import ArchiveClient
 from hibali_plugins.archives.files import ArchivedFile, Listing, checksums, path_in, size_in, text_in, time_in
@@ -24,7 +24,9 @@ def list_files(client: ArchiveClient, place: Place) -> Listing:
     for file in files:
         name = text_in(file, "key") or text_in(file, "filename")
         algorithm, _, digits = text_in(file, "checksum").rpartition(":")
-        address = f"{client.origin}/api/records/{number}/files/{quote(name, safe='')}/content"
+        address = (
+            f"{client.origin}/api/records/{number}/files/{quote_from_bytes(path_in(name), safe='')}/content"
+        )
         try:
             size = size_in(file, "size")
         except ValueError:

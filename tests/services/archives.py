@@ -61,13 +61,13 @@ class ContentServer(RestDouble):
     Attributes:
         contents: What is stored, by number; a test may damage it.
         ranges: Whether it answers with ranges.
-        held_after: After so many bytes it sends nothing more, until this is None.
+        held_from: What is at this offset or later is not sent, until this is None.
     """
 
     def __init__(self) -> None:
         self.contents: dict[str, bytes] = {}
         self.ranges = True
-        self.held_after: int | None = None
+        self.held_from: int | None = None
         super().__init__()
 
     def open_paths(self) -> str:
@@ -85,17 +85,15 @@ class ContentServer(RestDouble):
         if request.query.get("signature") != "a+b" or "Authorization" in request.headers:
             raise RefusalError(403, "the signature is not valid, or there is a login")
         content = self.contents[found[1]]
-        was_held = False
-        while self.held_after is not None and sum(self.sent.values()) >= self.held_after:
-            was_held = True
-            time.sleep(0.02)
-        if was_held:
-            raise ConnectionError("the client was killed")
         wanted = re.fullmatch(r"bytes=(\d+)-(\d+)", request.headers.get("Range") or "")
         if wanted is None or not self.ranges:
             self.sent.add(found[1], len(content))
             return Reply(content=content)
         first, last = int(wanted[1]), int(wanted[2])
+        if self.held_from is not None and first >= self.held_from:
+            while self.held_from is not None:
+                time.sleep(0.02)
+            raise ConnectionError("the client was killed")
         part = content[first : last + 1]
         self.sent.add(found[1], len(part))
         return Reply(206, part, {"Content-Range": f"bytes {first}-{first + len(part) - 1}/{len(content)}"})

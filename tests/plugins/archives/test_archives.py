@@ -11,6 +11,10 @@ from typing import Any
 
 import pytest
 
+from hibali.errors import IncompleteError
+from hibali_plugins.archives.client import ArchiveClient
+from hibali_plugins.archives.finding import list_files
+from hibali_plugins.archives.settings import Place, place_of
 from tests.services.archives import ARCHIVES, Archive, Published
 from tests.support.trees import read_tree
 from tests.support.waiting import wait_for
@@ -105,12 +109,12 @@ def test_a_large_file_is_resumed_in_ranges(hibali: Any, archive: Archive, tmp_pa
     number = str(len(archive.files) - 1)
     archive.blobs.contents[number] = large.content
     add(hibali, archive)
-    archive.blobs.held_after = 16 * MIB
+    archive.blobs.held_from = 16 * MIB
     process = hibali.start("pull", "there:large.bin", tmp_path / "large.bin", "--json")
     wait_for(lambda: has_partial_bytes(tmp_path))
     process.kill()
     process.wait()
-    archive.blobs.held_after = None
+    archive.blobs.held_from = None
     assert not (tmp_path / "large.bin").exists()
     before = archive.blobs.sent[number]
     hibali("pull", "there:large.bin", tmp_path / "large.bin", exit=0)
@@ -153,6 +157,78 @@ def test_faults_of_both_servers_are_overcome(hibali: Any, archive: Archive, tmp_
     archive.blobs.fail("lost", "GET")
     hibali("pull", "there:", tmp_path / "data", exit=0)
     assert pulled(tmp_path / "data") == tree_of(FILES)
+
+
+def test_a_name_of_a_file_and_a_folder_deletes_nothing(hibali: Any, archive: Archive, tmp_path: Path) -> None:
+    archive.files[0] = replace(archive.files[0], path="sub-01")
+    if kind_of(archive) == "osf":
+        pytest.skip("OSF refuses such names")
+    add(hibali, archive)
+    (tmp_path / "data/sub-01").mkdir(parents=True)
+    (tmp_path / "data/sub-01/mine").write_text("mine\n")
+    hibali("pull", "there:", tmp_path / "data", "--delete", exit=6)
+    assert (tmp_path / "data/sub-01/mine").read_text() == "mine\n"
+    assert (tmp_path / "data" / FILES[3].path).read_bytes() == FILES[3].content
+
+
+def test_a_content_that_is_missing_is_one_failure(hibali: Any, archive: Archive, tmp_path: Path) -> None:
+    add(hibali, archive)
+    archive.blobs.fail("status", "GET", "/blobs/2", status=404, times=9)
+    failed = hibali("pull", "there:", tmp_path / "data", "--json", exit=6)
+    assert FILES[2].path in str(failed.lines)
+    assert pulled(tmp_path / "data") == tree_of([*FILES[:2], *FILES[3:]])
+
+
+def test_a_large_file_comes_from_a_server_without_ranges(
+    hibali: Any, archive: Archive, tmp_path: Path
+) -> None:
+    large = Published("large.bin", os.urandom(20 * MIB))
+    archive.files.append(large)
+    archive.blobs.contents[str(len(archive.files) - 1)] = large.content
+    archive.blobs.ranges = False
+    add(hibali, archive)
+    hibali("pull", "there:large.bin", tmp_path / "large.bin", exit=0)
+    assert (tmp_path / "large.bin").read_bytes() == large.content
+
+
+@pytest.mark.parametrize("address", ["https://[x/", "https://10.0.0.1/x", "https://localhost/x", "ftp://a/b"])
+def test_a_redirect_to_an_address_that_is_not_public_is_not_followed(
+    archive: Archive, monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    monkeypatch.setattr(archive.blobs, "address", lambda number: address)  # noqa: ARG005
+    client = ArchiveClient(archive.url, "there")
+    client._addresses.is_local = False
+    monkeypatch.setattr(
+        client._addresses, "allows", lambda found: found.startswith(("http://127", "https://"))
+    )
+    for file in list_files(client, place(archive)).files.values():
+        with pytest.raises(IncompleteError, match="does not contact"):
+            client.content(file.address, 0, None, file.size)
+    client.close()
+
+
+def place(archive: Archive) -> Place:
+    known = place_of(archive.doi) or Place("dataverse", "", f"doi:{archive.doi}")
+    return known._replace(url=archive.url)
+
+
+@pytest.mark.parametrize("name", ["a\ud800", "\udc80"])
+def test_a_name_that_is_no_text_ends_the_call(hibali: Any, tmp_path: Path, name: str) -> None:
+    archive = ARCHIVES["zenodo"](list(FILES))
+    try:
+        add(hibali, archive)
+        archive.files[0] = replace(archive.files[0], path=name)
+        assert (
+            hibali("pull", "there:", tmp_path / "data", "--json", exit=6).last["code"] == "listing-violation"
+        )
+    finally:
+        archive.close()
+
+
+def test_a_dataset_without_files_is_no_success(hibali: Any, archive: Archive, tmp_path: Path) -> None:
+    add(hibali, archive)
+    archive.files.clear()
+    assert hibali("pull", "there:", tmp_path / "data", "--json", exit=4).last["code"] == "denied"
 
 
 def test_a_doi_that_the_archive_does_not_have_is_said(hibali: Any) -> None:
