@@ -24,6 +24,7 @@ from tests.support.trees import (
     HOSTILE_NAMES,
     File,
     Folder,
+    Leaf,
     Link,
     Tree,
     make_tree,
@@ -420,3 +421,62 @@ def test_a_killed_move_loses_no_file(transfers_to: MakeTransfers) -> None:
     there.push(*MANY, "--move")
     assert there.there() == wanted
     assert not read_tree(there.source)
+
+
+INTO_ONE = ("--rename", r"s|^[pq]\b|s|")  # p and q are s
+MORNING = 1_577_836_800
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        (b"hard link", ("--exclude", "p")),
+        (Link(b"x"), ("--links", "skip")),
+        (Folder(), ("--exclude", "p/a/")),
+    ],
+    ids=["hard-link", "symlink", "folder"],
+)
+def test_what_is_not_moved_stays_also_if_it_has_the_same_new_path(
+    local_there: Transfers, other: Leaf, words: tuple[str, ...]
+) -> None:
+    there = local_there
+    there.make({b"p/a": other, b"q": Folder()})
+    if isinstance(other, bytes):
+        os.link(there.source / "p/a", there.source / "q/a")
+    else:
+        make_tree(there.source, {b"q/a": Folder() if isinstance(other, Folder) else b"moved"})
+    there.push(*INTO_ONE, "--move", *words)
+    assert read_tree(there.source) == {b"p/a": other}
+
+
+def test_a_file_that_is_new_since_the_plan_stays(local_there: Transfers) -> None:
+    there = local_there
+    there.make({b"q/a": bytes(3 << 20)})
+    process = there.hibali.start("push", there.source, "there:data", *INTO_ONE, "--move", "--bwlimit", "2M")
+    wait_for(lambda: there.place.names("data"))
+    make_tree(there.source, {b"p/a": bytes(3 << 20)})
+    assert process.wait(60) == 0
+    assert read_tree(there.source) == {b"p/a": bytes(3 << 20)}
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("word", ["sftp", "s3"])
+def test_an_excluded_file_that_cannot_be_distinguished_stays(
+    transfers_to: MakeTransfers, word: str, tmp_path: Path
+) -> None:
+    there = transfers_to(word)
+    there.make({b"p/a": b"same size", b"q/a": b"same size" if word == "s3" else b"other one"})
+    for name in ("p/a", "q/a"):
+        os.utime(there.source / name, (MORNING, MORNING))
+    there.push()
+    there.pull(tmp_path / "into", *INTO_ONE, "--move", "--exclude", "p/a")
+    assert there.there() == {b"p/a": b"same size"}
+
+
+def test_an_empty_folder_does_not_hide_what_another_one_has(local_there: Transfers) -> None:
+    there = local_there
+    there.make({b"p": Folder(), b"q/a": b"1"})
+    (there.source / "q").chmod(0o700)
+    assert there.push(*INTO_ONE, "--modes", "keep", exit=8).last["code"] == "rename-conflict"
+    there.push(*INTO_ONE)
+    assert there.there() == {b"s/a": b"1"}

@@ -19,6 +19,7 @@ from hibali.events import Deleted, Failed, Removed
 from transfers.engine.endpoints import Endpoints
 from transfers.history.journal import Recorder, target_line
 from transfers.model.entry import Entry, Kind, Verification, deepest_first, enclosing
+from transfers.model.rules import selector
 from transfers.model.spool import EntrySpool, sort_on_disk
 from transfers.model.store import Origin, Store, StoreView
 from transfers.model.units import Committed, ListingIncompleteError
@@ -225,6 +226,7 @@ class _SourceRemoval:
         members = endpoints.request.members
         self._tops = frozenset((b"",) if members is None else members.paths.values())
         self._recorder = recorder
+        self._selected = selector(endpoints.request.rules)
 
     def unchanged(self, proven: Iterable[Entry]) -> Iterator[Entry]:
         """List the source again; yield the proven entries that are as they were, in canonical order."""
@@ -235,6 +237,10 @@ class _SourceRemoval:
             while wanted is not None and wanted.order < found.order:  # another process removed it
                 wanted = next(coming, None)
             if wanted is None or wanted.order != found.order:
+                continue
+            if found.source_path != wanted.source_path and (
+                found.kind is not Kind.FOLDER or not self._selected(found)
+            ):
                 continue
             reason = _reason_to_stay(wanted, found, top)
             if reason:
