@@ -480,3 +480,65 @@ def test_an_empty_folder_does_not_hide_what_another_one_has(local_there: Transfe
     assert there.push(*INTO_ONE, "--modes", "keep", exit=8).last["code"] == "rename-conflict"
     there.push(*INTO_ONE)
     assert there.there() == {b"s/a": b"1"}
+
+
+DAYS = [{b"run%d/data" % day: b"day %d" % day} for day in (1, 2)]
+
+
+def test_a_move_replaces_no_content_of_an_earlier_one(there: Transfers) -> None:
+    if there.place.word == "webdav":
+        pytest.skip("a WebDAV server proves nothing by sha256 in one call")
+    flat = "--rename", "s|.*/||", "--move"
+    there.make(DAYS[0])
+    there.push(*flat)
+    there.make(DAYS[1])
+    for more in ((), ("-n",)):
+        answer = there.push(*flat, *more, exit=8)
+        assert (answer.last["code"], "--backup-dir" in answer.last["hint"]) == ("rename-conflict", True)
+    assert (read_tree(there.source), there.there()) == (DAYS[1], {b"data": b"day 1"})
+    # the same content at another time is no other one
+    (there.source / "run2/data").write_bytes(b"day 1")
+    assert there.push(*flat).last["files_removed"] == 1
+
+
+def test_a_move_replaces_what_a_backup_keeps(local_there: Transfers) -> None:
+    there = local_there
+    there.place.plant("data", {b"data": b"day 1"})
+    there.make(DAYS[1])
+    there.push("--rename", "s|.*/||", "--move", "--backup-dir", "there:old")
+    assert there.there() == {b"data": b"day 2"}
+    assert there.place.files("old") == {b"data": b"day 1"}
+    assert not read_tree(there.source)
+
+
+def test_nothing_is_changed_where_a_server_shows_the_source(transfers_to: MakeTransfers) -> None:
+    there = transfers_to("webdav")
+    tree = {b"sub-1": b"1", b"sub-2": b"2", b"s1": b"three"}
+    there.make(tree)
+    there.root.mkdir(parents=True)
+    with mounted(there.source, there.root):
+        for words in (("s/sub-/s/", "--exclude", "s1"), ("s/sub-/t/", "--delete")):
+            assert there.push("--rename", *words, exit=8).last["code"] == "overlap"
+        assert contents(read_tree(there.source)) == tree
+
+
+def test_a_plan_with_hard_links_is_applied_beside_others_of_the_same_new_path(local_there: Transfers) -> None:
+    there = local_there
+    there.make({b"p/a": b"1", b"q/a": b"2"})
+    for folder in ("p", "q"):
+        os.link(there.source / folder / "a", there.source / folder / "b")
+    file = there.folder / "plan"
+    words = "--exclude", "q", "--hard-links", *INTO_ONE
+    there.hibali("plan", there.source, "there:data", "-o", file, *words, exit=0)
+    there.hibali("apply", file, exit=0)
+    assert there.there() == {b"s/a": b"1", b"s/b": b"1"}
+    assert (there.root / "s/a").samefile(there.root / "s/b")
+
+
+def test_a_dry_run_names_what_is_in_the_way_of_a_new_path(local_there: Transfers) -> None:
+    there = local_there
+    there.make({b"p/a": b"1"})
+    there.place.plant("data", {b"s": b"a file"})
+    for more in (("-n",), ()):
+        answer = there.push(*INTO_ONE, "--include", "p", *more, exit=0 if more else 6)
+        assert {line["code"] for line in answer.lines if line["kind"] == "failed"} == {"file-in-the-way"}

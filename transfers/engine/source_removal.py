@@ -133,12 +133,27 @@ def _check_not_shown(endpoints: Endpoints, proven: Iterable[Entry]) -> None:
     folders = _folders_alike(endpoints.origin, proven) if renamed else _compared_folders(endpoints)
     for here, there in sorted(folders):
         if _is_shown(source, here, target, there) or _is_shown(target, there, source, here):
-            raise RefusedError(
-                "overlap",
-                "the target shows the files of the source",
-                subject=endpoints.request.target.text,
-                hint="Name a target with files of its own. Nothing was removed.",
-            )
+            raise _overlap(endpoints, "removed")
+
+
+def check_target_apart(endpoints: Endpoints) -> None:
+    """Raise `RefusedError` if the target shows the source by another protocol: with --rename its files would be replaced or deleted.
+
+    Only the target is written to: nothing is created at a source that stays.
+    """
+    source, target = _without_views(endpoints.origin.store), _without_views(endpoints.target)
+    both_known = source.can(Store.identify) and target.can(Store.identify)
+    if not both_known and _is_shown(target, b"", source, b""):
+        raise _overlap(endpoints, "changed")
+
+
+def _overlap(endpoints: Endpoints, done: str) -> RefusedError:
+    return RefusedError(
+        "overlap",
+        "the target shows the files of the source",
+        subject=endpoints.request.target.text,
+        hint=f"Name a target with files of its own. Nothing was {done}.",
+    )
 
 
 def _compared_folders(endpoints: Endpoints) -> Iterable[tuple[bytes, bytes]]:
