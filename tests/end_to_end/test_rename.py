@@ -541,4 +541,6 @@ def test_a_dry_run_names_what_is_in_the_way_of_a_new_path(local_there: Transfers
     there.place.plant("data", {b"s": b"a file"})
     for more in (("-n",), ()):
         answer = there.push(*INTO_ONE, "--include", "p", *more, exit=0 if more else 6)
-        assert {line["code"] for line in answer.lines if line["kind"] == "failed"} == {"file-in-the-way"}
+        failures = {line["path"]: line for line in answer.lines if line["kind"] == "failed"}
+        assert {line["code"] for line in failures.values()} == {"file-in-the-way"}
+        assert "(p/a at the source)" in failures["s/a"]["message"]

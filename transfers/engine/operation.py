@@ -49,6 +49,7 @@ from transfers.planning.planner import (
     check_plan,
     check_replaces_nothing,
     check_space,
+    failure_of,
     other_contents,
     permissions_of,
     plan_transfer,
@@ -635,7 +636,7 @@ def record_result(recorder: Recorder, result: Committed) -> None:
     """Record the result of one item."""
     entry, problem = result.item.entry, result.problem
     if problem is not None:
-        recorder.fail(entry.path, problem)
+        recorder.record(failure_of(entry, problem.code, problem.message))
     elif entry.same_as:
         recorder.record(Linked(entry.path, entry.same_as, entry.renamed_from))
     else:

@@ -14,7 +14,7 @@ from hibali.events import Failed, Planned
 from hibali.locations import Location, listing_hint
 from hibali.text import counted, printable
 from transfers.history.recorded_digests import DigestCache
-from transfers.model.entry import Entry, Kind, deepest_first, enclosing
+from transfers.model.entry import NO_SOURCE, Entry, Kind, deepest_first, enclosing
 from transfers.model.facts import Facts
 from transfers.model.rules import (
     Rules,
@@ -310,7 +310,7 @@ class TransferPlan:
             yield Failed(path, problem.code, problem.message)
         for conflict in self.conflicts:
             if not conflict.refuse:
-                yield Failed(conflict.entry.path, conflict.code, conflict.message)
+                yield failure_of(conflict.entry, conflict.code, conflict.message)
 
     def close(self) -> None:
         """Delete the plan from disk."""
@@ -320,6 +320,13 @@ class TransferPlan:
         for spool in (self.kept, self.kept_there):
             if spool is not None:
                 spool.close()
+
+
+def failure_of(entry: Entry, code: str, message: str) -> Failed:
+    """Return the failure of an entry, with its path at the source if that is another one."""
+    has_other = entry.renamed_from not in {b"", NO_SOURCE}
+    former = f" ({printable(entry.renamed_from)} at the source)" if has_other else ""
+    return Failed(entry.path, code, message + former)
 
 
 def plan_transfer(
