@@ -111,10 +111,12 @@ def check_request(request: Request) -> None:
     }
     for option, is_set in refused.items():
         if is_set:
+            later = f"Leave it out; afterwards run push once more with {option}."
+            renames = option == "--rename"  # a second push would copy everything again
             raise UsageError(
                 "not-with-follow",
                 f"{option} cannot be used with --follow",
-                hint=f"Leave it out; afterwards run push once more with {option}.",
+                hint="Leave out --follow, and run push when the data is complete." if renames else later,
             )
 
 

@@ -24,6 +24,7 @@ from tests.support.trees import (
     HOSTILE_NAMES,
     File,
     Folder,
+    Leaf,
     Link,
     Tree,
     make_tree,
@@ -420,3 +421,126 @@ def test_a_killed_move_loses_no_file(transfers_to: MakeTransfers) -> None:
     there.push(*MANY, "--move")
     assert there.there() == wanted
     assert not read_tree(there.source)
+
+
+INTO_ONE = ("--rename", r"s|^[pq]\b|s|")  # p and q are s
+MORNING = 1_577_836_800
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        (b"hard link", ("--exclude", "p")),
+        (Link(b"x"), ("--links", "skip")),
+        (Folder(), ("--exclude", "p/a/")),
+    ],
+    ids=["hard-link", "symlink", "folder"],
+)
+def test_what_is_not_moved_stays_also_if_it_has_the_same_new_path(
+    local_there: Transfers, other: Leaf, words: tuple[str, ...]
+) -> None:
+    there = local_there
+    there.make({b"p/a": other, b"q": Folder()})
+    if isinstance(other, bytes):
+        os.link(there.source / "p/a", there.source / "q/a")
+    else:
+        make_tree(there.source, {b"q/a": Folder() if isinstance(other, Folder) else b"moved"})
+    there.push(*INTO_ONE, "--move", *words)
+    assert read_tree(there.source) == {b"p/a": other}
+
+
+def test_a_file_that_is_new_since_the_plan_stays(local_there: Transfers) -> None:
+    there = local_there
+    there.make({b"q/a": bytes(3 << 20)})
+    process = there.hibali.start("push", there.source, "there:data", *INTO_ONE, "--move", "--bwlimit", "2M")
+    wait_for(lambda: there.place.names("data"))
+    make_tree(there.source, {b"p/a": bytes(3 << 20)})
+    assert process.wait(60) == 0
+    assert read_tree(there.source) == {b"p/a": bytes(3 << 20)}
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("word", ["sftp", "s3"])
+def test_an_excluded_file_that_cannot_be_distinguished_stays(
+    transfers_to: MakeTransfers, word: str, tmp_path: Path
+) -> None:
+    there = transfers_to(word)
+    there.make({b"p/a": b"same size", b"q/a": b"same size" if word == "s3" else b"other one"})
+    for name in ("p/a", "q/a"):
+        os.utime(there.source / name, (MORNING, MORNING))
+    there.push()
+    there.pull(tmp_path / "into", *INTO_ONE, "--move", "--exclude", "p/a")
+    assert there.there() == {b"p/a": b"same size"}
+
+
+def test_an_empty_folder_does_not_hide_what_another_one_has(local_there: Transfers) -> None:
+    there = local_there
+    there.make({b"p": Folder(), b"q/a": b"1"})
+    (there.source / "q").chmod(0o700)
+    assert there.push(*INTO_ONE, "--modes", "keep", exit=8).last["code"] == "rename-conflict"
+    there.push(*INTO_ONE)
+    assert there.there() == {b"s/a": b"1"}
+
+
+DAYS = [{b"run%d/data" % day: b"day %d" % day} for day in (1, 2)]
+
+
+def test_a_move_replaces_no_content_of_an_earlier_one(there: Transfers) -> None:
+    if there.place.word == "webdav":
+        pytest.skip("a WebDAV server proves nothing by sha256 in one call")
+    flat = "--rename", "s|.*/||", "--move"
+    there.make(DAYS[0])
+    there.push(*flat)
+    there.make(DAYS[1])
+    for more in ((), ("-n",)):
+        answer = there.push(*flat, *more, exit=8)
+        assert (answer.last["code"], "--backup-dir" in answer.last["hint"]) == ("rename-conflict", True)
+    assert (read_tree(there.source), there.there()) == (DAYS[1], {b"data": b"day 1"})
+    # the same content at another time is no other one
+    (there.source / "run2/data").write_bytes(b"day 1")
+    assert there.push(*flat).last["files_removed"] == 1
+
+
+def test_a_move_replaces_what_a_backup_keeps(local_there: Transfers) -> None:
+    there = local_there
+    there.place.plant("data", {b"data": b"day 1"})
+    there.make(DAYS[1])
+    there.push("--rename", "s|.*/||", "--move", "--backup-dir", "there:old")
+    assert there.there() == {b"data": b"day 2"}
+    assert there.place.files("old") == {b"data": b"day 1"}
+    assert not read_tree(there.source)
+
+
+def test_nothing_is_changed_where_a_server_shows_the_source(transfers_to: MakeTransfers) -> None:
+    there = transfers_to("webdav")
+    tree = {b"sub-1": b"1", b"sub-2": b"2", b"s1": b"three"}
+    there.make(tree)
+    there.root.mkdir(parents=True)
+    with mounted(there.source, there.root):
+        for words in (("s/sub-/s/", "--exclude", "s1"), ("s/sub-/t/", "--delete")):
+            assert there.push("--rename", *words, exit=8).last["code"] == "overlap"
+        assert contents(read_tree(there.source)) == tree
+
+
+def test_a_plan_with_hard_links_is_applied_beside_others_of_the_same_new_path(local_there: Transfers) -> None:
+    there = local_there
+    there.make({b"p/a": b"1", b"q/a": b"2"})
+    for folder in ("p", "q"):
+        os.link(there.source / folder / "a", there.source / folder / "b")
+    file = there.folder / "plan"
+    words = "--exclude", "q", "--hard-links", *INTO_ONE
+    there.hibali("plan", there.source, "there:data", "-o", file, *words, exit=0)
+    there.hibali("apply", file, exit=0)
+    assert there.there() == {b"s/a": b"1", b"s/b": b"1"}
+    assert (there.root / "s/a").samefile(there.root / "s/b")
+
+
+def test_a_dry_run_names_what_is_in_the_way_of_a_new_path(local_there: Transfers) -> None:
+    there = local_there
+    there.make({b"p/a": b"1"})
+    there.place.plant("data", {b"s": b"a file"})
+    for more in (("-n",), ()):
+        answer = there.push(*INTO_ONE, "--include", "p", *more, exit=0 if more else 6)
+        failures = {line["path"]: line for line in answer.lines if line["kind"] == "failed"}
+        assert {line["code"] for line in failures.values()} == {"file-in-the-way"}
+        assert "(p/a at the source)" in failures["s/a"]["message"]

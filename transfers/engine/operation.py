@@ -25,7 +25,12 @@ from transfers.engine.reconnect import Reconnection
 from transfers.engine.request import Request
 from transfers.engine.routes.base import Route, choose_route
 from transfers.engine.routes.stream import StreamRoute
-from transfers.engine.source_removal import ProvenEntries, check_provable, remove_sources
+from transfers.engine.source_removal import (
+    ProvenEntries,
+    check_provable,
+    check_target_apart,
+    remove_sources,
+)
 from transfers.history.journal import Receipt, Recorder, selection_line, source_line, target_line
 from transfers.history.recorded_digests import recorded_digests
 from transfers.model.entry import Entry, Kind, Verification, weakest
@@ -42,7 +47,9 @@ from transfers.planning.planner import (
     adjustments,
     attributes_of,
     check_plan,
+    check_replaces_nothing,
     check_space,
+    failure_of,
     other_contents,
     permissions_of,
     plan_transfer,
@@ -234,6 +241,8 @@ def _attempt(operation: Operation, stack: ExitStack) -> None:
     if not plan.target_files:
         record_empty_target(endpoints, recorder)
     check_space(plan, target, request.target.text)
+    if request.rules.rename and any(replaced_entries(plan)):
+        check_target_apart(endpoints)
     if plan.moves.count:
         route.open(plan)
     if plan.changes or not existed:
@@ -450,11 +459,14 @@ def _plan_anew(operation: Operation, endpoints: Endpoints, *, target_exists: boo
 
 
 def _check_plan(operation: Operation, endpoints: Endpoints, plan: TransferPlan) -> None:
-    """Refuse a plan that is unsafe, deletes too much, or deletes on another filesystem than the target's root."""
-    subject = operation.request.target.text
-    check_plan(plan, operation.request.rules, subject)
+    """Refuse a plan that is unsafe, deletes too much or on another filesystem than the target's root, or replaces what was moved."""
+    request = operation.request
+    subject = request.target.text
+    check_plan(plan, request.rules, subject)
     if plan.deletions.count:
         check_mounts(plan.deletions, endpoints.target, subject)
+    if request.rules.rename and request.move and request.backup is None:
+        check_replaces_nothing(other_contents(plan, endpoints.source, endpoints.target_side), subject)
 
 
 def _expect(operation: Operation, size: int) -> None:
@@ -624,7 +636,7 @@ def record_result(recorder: Recorder, result: Committed) -> None:
     """Record the result of one item."""
     entry, problem = result.item.entry, result.problem
     if problem is not None:
-        recorder.fail(entry.path, problem)
+        recorder.record(failure_of(entry, problem.code, problem.message))
     elif entry.same_as:
         recorder.record(Linked(entry.path, entry.same_as, entry.renamed_from))
     else:

@@ -12,13 +12,15 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack
-from operator import attrgetter
+from itertools import groupby
+from operator import attrgetter, itemgetter
 
 from hibali.errors import AccessError, NotFoundError, RefusedError, TryLaterError, is_lost
 from hibali.events import Deleted, Failed, Removed
 from transfers.engine.endpoints import Endpoints
 from transfers.history.journal import Recorder, target_line
 from transfers.model.entry import Entry, Kind, Verification, deepest_first, enclosing
+from transfers.model.rules import selector
 from transfers.model.spool import EntrySpool, sort_on_disk
 from transfers.model.store import Origin, Store, StoreView
 from transfers.model.units import Committed, ListingIncompleteError
@@ -28,6 +30,7 @@ from transfers.planning.planner import TransferPlan
 
 LEFT = "source-left"  # the code of an entry that is at the target, but not removed at the source
 _SORTED_AT_ONCE = 20_000  # entries sorted in memory at a time
+_SAMPLED = 20  # entries whose folders are looked for at the other end in any case
 
 
 class ProvenEntries:
@@ -63,6 +66,13 @@ class ProvenEntries:
         for entry in _sorted(self._moved, plan.kept or ()):
             if entry.path not in self.failed:
                 yield entry
+
+    def possibly_shown(self, plan: TransferPlan) -> Iterator[Entry]:
+        """Yield those which the target could show: a filesystem's file that was written over itself has another ctime now."""
+        yield from plan.kept or ()
+        # of other filesystems the first ones: a mounted bucket may have no ctimes of its own
+        numbered = enumerate(self._moved)
+        yield from (entry for number, entry in numbered if number < _SAMPLED or not entry.ctime_ns)
 
     def ordered_there(self, plan: TransferPlan) -> Iterator[Entry]:
         """Yield their copies at the target in canonical order, as far as known; 0 and None are unknown properties."""
@@ -121,7 +131,7 @@ def _without_views(store: Store) -> Store:
     return store
 
 
-def _check_not_shown(endpoints: Endpoints, proven: Iterable[Entry]) -> None:
+def _check_not_shown(endpoints: Endpoints, possibly_shown: Iterable[Entry]) -> None:
     """Raise `RefusedError` if the target shows the source itself, so that each file was compared with itself.
 
     Stores of different protocols have no common identity. A new file in a folder of one end must not exist at the other one; both
@@ -129,15 +139,30 @@ def _check_not_shown(endpoints: Endpoints, proven: Iterable[Entry]) -> None:
     """
     source, target = _without_views(endpoints.origin.store), _without_views(endpoints.target)
     renamed = endpoints.request.rules.rename
-    folders = _folders_alike(endpoints.origin, proven) if renamed else _compared_folders(endpoints)
-    for here, there in sorted(folders):
-        if _is_shown(source, here, target, there) or _is_shown(target, there, source, here):
-            raise RefusedError(
-                "overlap",
-                "the target shows the files of the source",
-                subject=endpoints.request.target.text,
-                hint="Name a target with files of its own. Nothing was removed.",
-            )
+    folders = _folders_alike(endpoints.origin, possibly_shown) if renamed else _compared_folders(endpoints)
+    back = [(there, here) for here, there in folders]
+    if _is_any_shown(source, target, folders) or _is_any_shown(target, source, back):
+        raise _overlap(endpoints, "removed")
+
+
+def check_target_apart(endpoints: Endpoints) -> None:
+    """Raise `RefusedError` if the target shows the source by another protocol: with --rename its files would be replaced or deleted.
+
+    Only the target is written to: nothing is created at a source that stays.
+    """
+    source, target = _without_views(endpoints.origin.store), _without_views(endpoints.target)
+    both_known = source.can(Store.identify) and target.can(Store.identify)
+    if not both_known and _is_any_shown(target, source, [(b"", b"")]):
+        raise _overlap(endpoints, "changed")
+
+
+def _overlap(endpoints: Endpoints, done: str) -> RefusedError:
+    return RefusedError(
+        "overlap",
+        "the target shows the files of the source",
+        subject=endpoints.request.target.text,
+        hint=f"Name a target with files of its own. Nothing was {done}.",
+    )
 
 
 def _compared_folders(endpoints: Endpoints) -> Iterable[tuple[bytes, bytes]]:
@@ -155,10 +180,10 @@ def _compared_folders(endpoints: Endpoints) -> Iterable[tuple[bytes, bytes]]:
     return found
 
 
-def _folders_alike(origin: Origin, proven: Iterable[Entry]) -> set[tuple[bytes, bytes]]:
+def _folders_alike(origin: Origin, entries: Iterable[Entry]) -> set[tuple[bytes, bytes]]:
     """Return the folders below which renamed files have the same paths at both ends."""
     found = set()
-    for entry in proven:
+    for entry in entries:
         here, there = (path.split(b"/") for path in (origin.path_of(entry), entry.path))
         if entry.kind is Kind.FOLDER or here[-1] != there[-1]:
             continue
@@ -168,13 +193,22 @@ def _folders_alike(origin: Origin, proven: Iterable[Entry]) -> set[tuple[bytes, 
     return found
 
 
-def _is_shown(store: Store, folder: bytes, other: Store, there: bytes) -> bool:
-    """Return whether a new file in a folder of `store` exists in the one of `other`."""
+def _is_any_shown(store: Store, other: Store, pairs: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Return whether a new file in a folder of `store` exists in one of the folders of `other` that are paired with it."""
     name = b".hibali-" + os.urandom(16).hex().encode("ascii")
-    if not store.can(Store.marked) or store.stat(folder) is None or other.stat(there) is None:
+    if not store.can(Store.marked):
         return False
-    with store.marked(folder + b"/" + name if folder else name):
-        return other.stat(there + b"/" + name if there else name) is not None
+    for folder, some in groupby(sorted(pairs), key=itemgetter(0)):
+        existing = [there for _, there in some if other.stat(there) is not None]
+        if existing and store.stat(folder) is not None:
+            with store.marked(_within(folder, name)):
+                if any(other.stat(_within(there, name)) is not None for there in existing):
+                    return True
+    return False
+
+
+def _within(folder: bytes, name: bytes) -> bytes:
+    return folder + b"/" + name if folder else name
 
 
 def remove_sources(
@@ -196,7 +230,7 @@ def remove_sources(
             stack.callback(store.lock(endpoints.request.operation).release)
             if not store.facts.locks:  # a server that `lock` probed
                 raise RefusedError("cannot-remove", "the source cannot be locked")
-            _check_not_shown(endpoints, proven.ordered(plan))
+            _check_not_shown(endpoints, proven.possibly_shown(plan))
             unchanged = removal.unchanged(proven.ordered(plan))
             # the names of a file share its ctime, which changes with their number
             linked = bool(plan.files_to_link)
@@ -225,6 +259,7 @@ class _SourceRemoval:
         members = endpoints.request.members
         self._tops = frozenset((b"",) if members is None else members.paths.values())
         self._recorder = recorder
+        self._selected = selector(endpoints.request.rules)
 
     def unchanged(self, proven: Iterable[Entry]) -> Iterator[Entry]:
         """List the source again; yield the proven entries that are as they were, in canonical order."""
@@ -235,6 +270,10 @@ class _SourceRemoval:
             while wanted is not None and wanted.order < found.order:  # another process removed it
                 wanted = next(coming, None)
             if wanted is None or wanted.order != found.order:
+                continue
+            if found.source_path != wanted.source_path and (
+                found.kind is not Kind.FOLDER or not self._selected(found)
+            ):
                 continue
             reason = _reason_to_stay(wanted, found, top)
             if reason:

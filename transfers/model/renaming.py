@@ -39,6 +39,12 @@ def read_renaming(text: str) -> Renaming:
     Raises:
         UsageError: it is not such a rule, or its pattern or replacement is not valid.
     """
+    if not isinstance(text, str):  # from Python
+        raise _invalid(repr(text), _EXPECTED)
+    try:
+        text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as problem:
+        raise _invalid(ascii(text), f"no path has such a character: {problem.reason}") from None
     given = len(text) > 1 and text[0] == "s" and text[1] in _DELIMITERS
     mark, rest = (text[1], text[2:]) if given else ("/", text)
     part = rf"((?:\\.|[^\\{mark}])*)"  # no mark is special in a set of characters

@@ -8,6 +8,7 @@ import re
 import resource
 import signal
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -27,7 +28,9 @@ class Renaming(NamedTuple):
 
     def compiled(self) -> re.Pattern[str]:
         """Return the pattern. Raises the errors of `re.compile`."""
-        return re.compile(self.pattern, re.IGNORECASE if self.ignore_case else 0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # "[[" may mean something else in a later Python
+            return re.compile(self.pattern, re.IGNORECASE if self.ignore_case else 0)
 
 
 def main() -> None:

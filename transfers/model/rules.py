@@ -189,7 +189,7 @@ def _pattern_selector(rules: Rules) -> Selector:
     The patterns are those of gitignore; a folder's pattern matches everything below it.
     """
     if not rules.include and not rules.exclude:
-        return select_all
+        return _select_of_source if rules.rename else select_all
     try:
         included = gitignore_matcher(rules.include)
         excluded = gitignore_matcher(rules.exclude)
@@ -199,17 +199,22 @@ def _pattern_selector(rules: Rules) -> Selector:
         ) from None
 
     def matches(entry: Entry) -> bool:
-        name = entry.source_path.lstrip(b"/").decode(
-            "utf-8", "surrogateescape"
-        )  # keys may begin with slashes
+        name = entry.path.lstrip(b"/").decode("utf-8", "surrogateescape")  # keys may begin with slashes
         if entry.kind is Kind.FOLDER:
             name += "/"
-        selected = not excluded(name) and (not rules.include or included(name))
-        return selected and entry.renamed_from != NO_SOURCE
+        return not excluded(name) and (not rules.include or included(name))
 
-    return matches
+    def matches_at_source(entry: Entry) -> bool:
+        return entry.renamed_from != NO_SOURCE and matches(entry._replace(path=entry.source_path))
+
+    return matches_at_source if rules.rename else matches
 
 
 def select_all(entry: Entry) -> bool:
-    """Select every entry but the root, and folders of new paths, which are created with their contents."""
+    """Select every entry but the root."""
+    return bool(entry.path)
+
+
+def _select_of_source(entry: Entry) -> bool:
+    """Select every entry but the root, and folders that only the new paths have, which are created with their contents."""
     return bool(entry.source_path) and entry.renamed_from != NO_SOURCE

@@ -14,7 +14,7 @@ from hibali.text import printable
 from transfers.model.entry import Entry, Kind
 from transfers.model.facts import Facts, is_partial_name, name_problem, plain_names, unsafe_component
 from transfers.model.rewriting import MOST_BYTES
-from transfers.model.rules import Rules, Selector
+from transfers.model.rules import Rules, Selector, select_all
 from transfers.model.store import PagedListing, PlainPage
 
 PERMISSIONS = 0o777  # setuid, setgid and sticky are never transferred (S2)
@@ -121,6 +121,8 @@ class _Merge:
     ) -> None:
         self._rules = rules
         self._selected = selected
+        # without deletions any entry can be in the way of a new path
+        self._selected_there = select_all if rules.rename and not rules.delete else selected
         self._source_facts = source_facts
         self._target_facts = target_facts
         self._plain = plain_names(target_facts)
@@ -214,11 +216,11 @@ class _Merge:
     def _only_target(self, entry: Entry) -> Iterator[Decision]:
         held = self._above(entry)
         if held is not None and held.from_source:
-            held.meet_folder(entry, stays=not self._selected(entry))
-            if self._rules.delete and self._selected(entry):
+            held.meet_folder(entry, stays=not self._selected_there(entry))
+            if self._rules.delete and self._selected_there(entry):
                 yield Action(Verb.DELETE, entry, "in a folder that is replaced", implied=True)
             return
-        if not self._selected(entry) or is_partial_name(entry.path):
+        if not self._selected_there(entry) or is_partial_name(entry.path):
             for folder in self._leaving:
                 folder.stays = True
             return

@@ -14,7 +14,7 @@ from hibali.events import Failed, Planned
 from hibali.locations import Location, listing_hint
 from hibali.text import counted, printable
 from transfers.history.recorded_digests import DigestCache
-from transfers.model.entry import Entry, Kind, deepest_first, enclosing
+from transfers.model.entry import NO_SOURCE, Entry, Kind, deepest_first, enclosing
 from transfers.model.facts import Facts
 from transfers.model.rules import (
     Rules,
@@ -310,7 +310,7 @@ class TransferPlan:
             yield Failed(path, problem.code, problem.message)
         for conflict in self.conflicts:
             if not conflict.refuse:
-                yield Failed(conflict.entry.path, conflict.code, conflict.message)
+                yield failure_of(conflict.entry, conflict.code, conflict.message)
 
     def close(self) -> None:
         """Delete the plan from disk."""
@@ -320,6 +320,13 @@ class TransferPlan:
         for spool in (self.kept, self.kept_there):
             if spool is not None:
                 spool.close()
+
+
+def failure_of(entry: Entry, code: str, message: str) -> Failed:
+    """Return the failure of an entry, with its path at the source if that is another one."""
+    has_other = entry.renamed_from not in {b"", NO_SOURCE}
+    former = f" ({printable(entry.renamed_from)} at the source)" if has_other else ""
+    return Failed(entry.path, code, message + former)
 
 
 def plan_transfer(
@@ -570,6 +577,19 @@ def other_contents(plan: TransferPlan, source: Side, target: Side) -> dict[bytes
     return found
 
 
+def check_replaces_nothing(other: Collection[bytes], subject: str) -> None:
+    """Raise `RefusedError` if a move with --rename replaces contents, which can be all that is left of earlier sources."""
+    if other:
+        names = ", ".join(printable(path) for path in sorted(other)[:_NAMED])
+        more = f" and {len(other) - _NAMED} more" if len(other) > _NAMED else ""
+        raise RefusedError(
+            "rename-conflict",
+            f"--rename and --move would replace {counted(len(other), 'file')} at the target with another content: {names}{more}",
+            subject=subject,
+            hint="Keep them with --backup-dir, or write a rule that gives other paths. Nothing was moved.",
+        )
+
+
 def adjustments(plan: TransferPlan, rules: Rules) -> Iterator[Adjustment]:
     """Return permissions and attributes to set after everything else, for kept entries and new folders.
 
@@ -617,11 +637,13 @@ def check_plan(plan: TransferPlan, rules: Rules, subject: str) -> None:
     if refused:
         names = "; ".join(f"{printable(c.entry.path)}: {c.message}" for c in refused[:_NAMED])
         more = f"; and {len(refused) - _NAMED} more" if len(refused) > _NAMED else ""
+        by_rule = any(conflict.entry.renamed_from for conflict in refused)
+        change = "Change the rule of --rename" if by_rule else "Rename the source files"
         raise RefusedError(
             "unsafe-name",
             f"the target does not support {counted(len(refused), 'name')}: {names}{more}",
             subject=subject,
-            hint="Rename the source files, or leave them out with --exclude. Nothing was moved.",
+            hint=f"{change}, or leave them out with --exclude. Nothing was moved.",
         )
     if not rules.delete:
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -29,6 +30,8 @@ class NumberedAction(NamedTuple):
     number: int
 
 
+# device and inode of the files of a path, of which --rename can give one to several
+_Identities = defaultdict[bytes, set[tuple[int, int]]]
 _Event = tuple[bytes, int, Entry | NumberedAction]
 
 
@@ -162,8 +165,8 @@ class _Recheck:
         self._drifted: list[str] = []
         self._drifts = 0
         self._result_returned = False
-        self._source_inodes: dict[bytes, tuple[int, int]] = {}
-        self._target_inodes: dict[bytes, tuple[int, int]] = {}
+        self._source_inodes: _Identities = defaultdict(set)
+        self._target_inodes: _Identities = defaultdict(set)
         self.found = TransferPlan()
 
     def close(self) -> None:
@@ -204,7 +207,7 @@ class _Recheck:
                     path, f"the target does not support the name: {name_problem(path, self._target.facts)}"
                 )
             if entry is not None and action.entry.same_as:
-                if not _are_one(entry, self._source_inodes.get(action.entry.same_as)):
+                if not _are_one(entry, self._source_inodes[action.entry.same_as]):
                     self._drift(path, "it is no longer a hard link to the same file at the source")
                 entry = entry._replace(same_as=action.entry.same_as)
             self._moves.add(Action(action.verb, entry or action.entry, action.because, action.target))
@@ -225,11 +228,11 @@ class _Recheck:
                 else:
                     self._states[number] = self._judge_move(action, name, number)
 
-    def _identified(self, entries: Iterable[Entry], known: dict[bytes, tuple[int, int]]) -> Iterator[Entry]:
+    def _identified(self, entries: Iterable[Entry], known: _Identities) -> Iterator[Entry]:
         """Yield the same entries, and remember device and inode of files with several names."""
         for entry in entries:
             if self._rules.hard_links and entry.links > 1 and entry.kind is Kind.FILE:
-                known[entry.path] = (entry.device, entry.inode)
+                known[entry.path].add((entry.device, entry.inode))
             yield entry
 
     def _count(self, entries: Iterable[Entry]) -> Iterator[Entry]:
@@ -277,7 +280,7 @@ class _Recheck:
         """Judge an existing entry: the result of an earlier command with this plan, or what the plan saw."""
         if there.kind is Kind.FOLDER:
             return self._judge_folder(action, there)
-        if action.entry.same_as and _are_one(there, self._target_inodes.get(action.entry.same_as)):
+        if action.entry.same_as and _are_one(there, self._target_inodes[action.entry.same_as]):
             return _DONE
         judged = compare(action.entry, there, self._rules, self._source.facts, self._target.facts)
         if judged.verb is Verb.KEEP:
@@ -347,8 +350,8 @@ class _Recheck:
         return found
 
 
-def _are_one(entry: Entry, other: tuple[int, int] | None) -> bool:
-    return other == (entry.device, entry.inode)
+def _are_one(entry: Entry, others: set[tuple[int, int]]) -> bool:
+    return (entry.device, entry.inode) in others
 
 
 def _numbered(actions: Iterable[Action]) -> Iterator[NumberedAction]:

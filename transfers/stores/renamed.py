@@ -123,9 +123,10 @@ def _with_needed_folders(found: Iterable[_Found], *, adds: bool) -> Iterator[Ent
             continue
         around = [] if unsafe_component(entry.path) else [*enclosing(entry.path)][-2::-1]
         for path in around:
-            if not last.startswith(path + b"/"):
-                folders = [folder for folder in held if folder.path == path]
-                yield from folders or ([Entry(path, Kind.FOLDER, renamed_from=NO_SOURCE)] if adds else [])
-        held.clear()
+            folders = [folder for folder in held if folder.path == path]
+            yield from folders
+            if not folders and adds and not last.startswith(path + b"/"):
+                yield Entry(path, Kind.FOLDER, renamed_from=NO_SOURCE)
+        held = [folder for folder in held if folder.order == entry.order]
         yield entry
         last = entry.order

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from typing import Any
 
 import pytest
 
@@ -59,6 +60,19 @@ def test_what_is_no_rule_is_an_error_that_shows_one(rule: str) -> None:
         read_renaming(rule)
     assert raised.value.code == "bad-rename"
     assert rule in (raised.value.subject or "")
+
+
+@pytest.mark.parametrize("rule", [3, None, b"s/a/b/", "s/a/\ud800/"])
+def test_what_python_gives_and_no_path_has_is_an_error(rule: Any) -> None:
+    with pytest.raises(UsageError) as raised:
+        read_renaming(rule)
+    assert raised.value.code == "bad-rename"
+    assert str(raised.value).encode()
+
+
+@pytest.mark.filterwarnings("error")
+def test_no_warning_of_python_is_shown() -> None:
+    assert rewrite(["s/[[a]/b/"], b"[") == [b"b"]
 
 
 @pytest.mark.parametrize(
