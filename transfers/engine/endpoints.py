@@ -43,7 +43,7 @@ from transfers.planning.protected_roots import (
 from transfers.remote.one_session import one_session_at
 from transfers.stores.agent_store import PosixStore
 from transfers.stores.open_views import ViewOpener, refuse_dataset, refuse_packed
-from transfers.stores.renamed import RenamedSource
+from transfers.stores.renamed_source import RenamedSource
 from transfers.stores.single_file import ChosenStore, GatheredSource, SingleSource, SingleTarget
 
 if TYPE_CHECKING:  # start-up: only for saved plans

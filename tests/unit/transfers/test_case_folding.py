@@ -21,7 +21,7 @@ from transfers.model.facts import Facts
 from transfers.model.rules import Rules
 from transfers.model.store import Side, Store
 from transfers.planning.planner import check_plan, plan_transfer
-from transfers.stores.renamed import RenamedSource
+from transfers.stores.renamed_source import RenamedSource
 
 FACTS = Facts("test", Verification.DIGEST, Verification.DIGEST)
 FOLDING = Facts("test", Verification.DIGEST, Verification.DIGEST, folds_case=True)

@@ -30,7 +30,7 @@ from transfers.planning.planner import TransferPlan
 from transfers.remote.connection import Connection, opening, remote_command
 from transfers.stores import ssh
 from transfers.stores.agent_store import PosixStore
-from transfers.stores.renamed import RenamedSource
+from transfers.stores.renamed_source import RenamedSource
 from transfers.stores.single_file import ChosenStore, GatheredSource, SingleSource
 
 

@@ -31,7 +31,7 @@ from transfers.model.store import Source, Store
 from transfers.model.units import Committed, Item, Problem
 from transfers.pipeline.batches import packed_together
 from transfers.stores.open_store import open_store
-from transfers.stores.renamed import RenamedSource
+from transfers.stores.renamed_source import RenamedSource
 
 if TYPE_CHECKING:
     from hibali.locations import Location

@@ -31,7 +31,7 @@ from transfers.model.store import SharedWriting, Source, Store, StoreView
 from transfers.model.units import PACK_BYTES, Committed, Item
 from transfers.pipeline.batches import group_units
 from transfers.planning.planner import TransferPlan
-from transfers.stores.renamed import RenamedSource
+from transfers.stores.renamed_source import RenamedSource
 
 _CORES_PER_WORKER = 2  # it and its agents keep about two busy
 _WORKERS_PER_LOGIN = 2  # one process of ssh encrypts for all of a login

@@ -11,7 +11,7 @@ from transfers.model.entry import NO_SOURCE, Entry, Kind, Verification
 from transfers.model.facts import Facts
 from transfers.model.store import Store
 from transfers.model.units import ListingIncompleteError, Problem
-from transfers.stores.renamed import RenamedSource
+from transfers.stores.renamed_source import RenamedSource
 
 
 class Listing:
