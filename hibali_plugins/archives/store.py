@@ -26,6 +26,7 @@ _FACTS = Facts(
     kind="doi",
     read_verification=Verification.CLAIMED,
     write_verification=Verification.NONE,
+    folders=False,
     links=False,
     modes=False,
     mtime_unit_ns=10**9,
@@ -120,7 +121,9 @@ class ArchiveStore(ServerReader):
             raise NotFoundError("no-such-place", "it does not exist", subject=self._subject)
         if root.kind is Kind.FILE:
             return
-        yield from walk_tree(self._children, shallow=shallow)
+        for entry in walk_tree(self._children, shallow=shallow):
+            if shallow or entry.kind is Kind.FILE:  # an archive has no folders of its own
+                yield entry
         inside = self.root_path + b"/" if self.root_path else b""
         problems = [
             (path[len(inside) :], problem)

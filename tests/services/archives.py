@@ -159,8 +159,10 @@ class ZenodoArchive(Archive):
 
     def _content(self, request: Request, found: re.Match[str]) -> Reply:
         request.allow()
-        [number] = [number for number, file in self.numbered() if file.path == found[1]]
-        return self.redirect(str(number))
+        for number, file in self.numbered():
+            if file.path == found[1]:
+                return self.redirect(str(number))
+        raise RefusalError(404, "File not found.", expected=True)
 
 
 class FigshareArchive(Archive):

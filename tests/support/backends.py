@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 import pytest
 
+from tests.services.archives import Published, ZenodoArchive
 from tests.services.cbrain_contents import BucketContents
 from tests.support.trees import File, Leaf, Link, Tree, flip_byte, make_tree, read_tree, walk_paths
 from tests.support.web_server import WebServer
@@ -206,6 +207,54 @@ class WebBackend(FolderBackend):
 
     def close(self) -> None:
         self.server.close()
+
+
+class ArchiveBackend(FolderBackend):
+    """A folder of this machine as a dataset in the double of Zenodo, which is only read; it has no folders of its own."""
+
+    holds_folders = False
+    holds_links = False
+
+    def __init__(self, word: str, root: Path) -> None:
+        super().__init__(word, root)
+        self.double = ZenodoArchive([])
+        self.endpoint = self.double.url
+        (root / "LICENSE").touch()  # a dataset has files
+        self._deposit()
+
+    def table(self) -> str:
+        return f'kind = "doi"\n{_LIMITS}[sites.{{name}}.doi]\nname = "{self.double.doi}"\nurl = "{self.endpoint}"\n'
+
+    def plant(self, path: str, tree: Tree) -> None:
+        super().plant(path, tree)
+        self._deposit()
+
+    def remove(self, path: str, name: bytes) -> None:
+        super().remove(path, name)
+        self._deposit()
+
+    def corrupt(self, path: str, name: bytes) -> None:
+        """Change what is stored; the archive's checksum stays that of what was deposited."""
+        super().corrupt(path, name)
+        self._store()
+
+    def _deposit(self) -> None:
+        names = (name for name, status in walk_paths(self.root) if stat.S_ISREG(status.st_mode))
+        self.double.files[:] = [
+            Published(os.fsdecode(name), (self.root / os.fsdecode(name)).read_bytes()) for name in names
+        ]
+        self._store()
+
+    def _store(self) -> None:
+        contents = ((self.root / file.path).read_bytes() for file in self.double.files)
+        self.double.blobs.contents = {str(number): each for number, each in enumerate(contents)}
+
+    def denied_table(self) -> str:
+        self.double.fail("status", "GET", status=403, times=10**6)
+        return self.table()
+
+    def close(self) -> None:
+        self.double.close()
 
 
 class GlobusBackend(FolderBackend):
@@ -875,12 +924,9 @@ def add_site(config: Path, name: str, backend: Backend, more: str = "") -> None:
 
 def make_backend(word: str, folder: Path, get_fixture: Any) -> Backend:
     """Create an empty backend of that kind; `get_fixture` returns a pytest fixture by name."""
-    if word in {"local", "url"}:
-        return (
-            FolderBackend(word, folder / "local-root")
-            if word == "local"
-            else WebBackend(word, folder / "web-root")
-        )
+    of_folders = {"local": FolderBackend, "url": WebBackend, "doi": ArchiveBackend}
+    if word in of_folders:
+        return of_folders[word](word, folder / f"{word}-root")
     service = word.removesuffix("-uftp")
     if service in _SERVICES:
         more = _SERVICES[service] if service == word else get_fixture("uftp").setting
