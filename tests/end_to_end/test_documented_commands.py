@@ -21,6 +21,17 @@ LEFT_OUT: dict[str, dict[str, str]] = {
         "hibali pipelines image": "tools run without images in this world: test_images.py",
         "hibali pipelines remotes add lab git@git.example.org:lab/pipelines.git --images": "the same remote again",
     },
+    "plans-and-deletion": {
+        "hibali rm -r 'juwels:@scratch/run7/core.*'": "a line before removes that folder: test_rm.py",
+        "hibali pull --move": "the page has no such folder: test_push_move.py",
+        "hibali drop": "its copies would have to be pushed first: tests/plugins/drop",
+        "hibali pull juwels:@archive/data data": "as the lines before",
+    },
+    "transfers": {
+        "hibali push sub-01 sub-02": "nothing of these names is in this world: test_several_sources.py",
+        "hibali pull 'juwels:data/sub-*'": "as the line before",
+        "hibali cp 'juwels:data/run-?": "as the line before",
+    },
     "site-setup": {
         "hibali  ": "it only prints the first command, and ends with 2: test_cli_common.py",
         "hibali init   ": "it asks questions: test_first_steps.py",
