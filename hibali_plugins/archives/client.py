@@ -19,6 +19,7 @@ from hibali.http.errors import BUSY, error_of
 from hibali.http.rest import Call, Policy, RestClient
 from hibali.request_limits import RequestLimit
 from hibali.retry import with_retries
+from hibali_plugins.archives.files import size_in, value_in
 
 _MOST_ANSWER = 32 * 1024 * 1024  # a page of a thousand files with their metadata
 _MOST_PAGES = 20_000
@@ -56,13 +57,18 @@ class ArchiveClient(RestClient):
         for _ in range(_MOST_PAGES):
             page = self.record(path, **more)
             yield page
-            address: Any = page
-            for name in following:
-                address = address.get(name) if isinstance(address, Mapping) else None
+            address = value_in(page, *following)
             if address is None:
                 return
             path, more = self.path_of(address), {}
         raise self.bad_answer(f"it has more than {_MOST_PAGES} pages")
+
+    def size_of(self, record: Any) -> int:
+        """Return the size of a file, of which the archive always has one."""
+        try:
+            return size_in(record, "size")
+        except ValueError:
+            raise self.bad_answer("a file has no size") from None
 
     def path_of(self, address: Any) -> str:
         """Return the path and query of an address of this server, below its URL; anything else is a bad answer."""

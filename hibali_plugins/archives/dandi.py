@@ -61,10 +61,7 @@ def _add(client: ArchiveClient, listing: Listing, asset: Any) -> None:
     if value_in(asset, "zarr") is not None:
         listing.leave_out(path, "kept-elsewhere", "it is a Zarr store of its own, which dandi downloads")
         return
-    try:
-        size = size_in(asset, "size")
-    except ValueError:
-        raise client.bad_answer("an asset has no size") from None
+    size = client.size_of(asset)
     digest = value_in(asset, "metadata", "digest")
     sums = checksums([("sha256", text_in(digest, "dandi:sha2-256")), ("md5", text_in(digest, "dandi:md5"))])
     address = f"{client.origin}{client.base}/api/assets/{number}/download/"

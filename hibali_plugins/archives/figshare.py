@@ -14,7 +14,6 @@ from hibali_plugins.archives.files import (
     Listing,
     checksums,
     path_in,
-    size_in,
     text_in,
     time_in,
     value_in,
@@ -41,10 +40,7 @@ def list_files(client: ArchiveClient, place: Place) -> Listing:
         if value_in(file, "is_link_only"):
             listing.leave_out(path, "kept-elsewhere", "it is only a link to another place")
             continue
-        try:
-            size = size_in(file, "size")
-        except ValueError:
-            raise client.bad_answer("a file has no size") from None
+        size = client.size_of(file)
         # the checksum that the depositor gave, if there is one, is another one only if the upload was damaged
         sums = checksums([("md5", text_in(file, name)) for name in ("computed_md5", "supplied_md5")])
         listing.add(ArchivedFile(path, size, text_in(file, "download_url"), made, **sums), client.subject)

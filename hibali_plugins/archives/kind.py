@@ -49,24 +49,21 @@ KIND = StoreKind(
 
 def open_store(location: Location, *, on_event: Listener = ignore) -> ArchiveStore:
     """Open a path in the dataset."""
+    return _open(location.site, location.raw, on_event)
+
+
+def _open(site: Site, root: bytes, on_event: Listener) -> ArchiveStore:
     from hibali.request_limits import request_limit  # start-up: config.toml is read with this module
     from hibali_plugins.archives.client import ArchiveClient  # start-up: as above
     from hibali_plugins.archives.store import ArchiveStore  # start-up: as above
 
-    site = location.site
     place = site.own.place
-    client = ArchiveClient(place.url, site.name, request_limit(site), on_event)
-    return ArchiveStore(client, place, location.raw)
+    return ArchiveStore(ArchiveClient(place.url, site.name, request_limit(site), on_event), place, root)
 
 
 def check(site: Site, facts: dict[str, str | int | bool], *, on_event: Listener = ignore) -> None:
     """List the dataset and fill `facts`. Raise connection errors."""
-    from hibali.request_limits import request_limit  # start-up: config.toml is read with this module
-    from hibali_plugins.archives.client import ArchiveClient  # start-up: as above
-    from hibali_plugins.archives.store import ArchiveStore  # start-up: as above
-
-    place = site.own.place
-    store = ArchiveStore(ArchiveClient(place.url, site.name, request_limit(site), on_event), place, b"")
+    place, store = site.own.place, _open(site, b"", on_event)
     try:
         files = store.listing.files.values()
         facts |= {"doi": site.own.name, "archive": place.service, "url": place.url, "writable": False}

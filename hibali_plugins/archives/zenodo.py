@@ -8,7 +8,7 @@ from __future__ import annotations
 from urllib.parse import quote_from_bytes
 
 from hibali_plugins.archives.client import ArchiveClient
-from hibali_plugins.archives.files import ArchivedFile, Listing, checksums, path_in, size_in, text_in, time_in
+from hibali_plugins.archives.files import ArchivedFile, Listing, checksums, path_in, text_in, time_in
 from hibali_plugins.archives.settings import Place
 
 
@@ -27,10 +27,6 @@ def list_files(client: ArchiveClient, place: Place) -> Listing:
         address = (
             f"{client.origin}/api/records/{number}/files/{quote_from_bytes(path_in(name), safe='')}/content"
         )
-        try:
-            size = size_in(file, "size")
-        except ValueError:
-            raise client.bad_answer("a file has no size") from None
         sums = checksums([(algorithm or "md5", digits)])
-        listing.add(ArchivedFile(path_in(name), size, address, made, **sums), client.subject)
+        listing.add(ArchivedFile(path_in(name), client.size_of(file), address, made, **sums), client.subject)
     return listing
