@@ -9,6 +9,7 @@ from typing import Any
 
 from hibali.errors import UsageError
 from runs.inputs import Located
+from runs.model import Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,3 +89,15 @@ def recorded_request(records: Sequence[Mapping[str, Any]], run_id: str) -> Datas
         tuple(str(argument) for argument in fields.get("parameters", ())),
         tuple(str(argument) for argument in fields.get("participants", ())),
     )
+
+
+def repeated_options(run: Run, request: DatasetRequest) -> list[str]:
+    """Return the options, besides the site, with which the command makes the same job again."""
+    pilot = run.sweep.pilot if run.sweep is not None else None
+    return [
+        # the resources of the command line are those of the pilot, not of each task
+        *(["--pilot", f"--allocations={pilot.allocations}"] if pilot is not None else []),
+        *([f"--name={run.spec.name}"] if run.spec.name else []),
+        *([f"--image={request.image}"] if request.image else []),
+        *request.options,
+    ]

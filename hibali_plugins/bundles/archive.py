@@ -27,6 +27,8 @@ from transfers.model.facts import unsafe_component
 METADATA = "ro-crate-metadata.json"
 RECORD = "bundle.json"
 RUN = "run.json"  # of an exported crate; a bundle has bundle.json instead
+TASKS = "tasks.jsonl"  # of an exported sweep
+WORKFLOW = "workflow.sh"  # of exported runs that use each other
 DESCRIPTOR = "descriptor.json"
 INVOCATION = "invocation.json"
 IMAGE = "image.json"

@@ -19,13 +19,15 @@ from hibali_plugins.bundles.archive import (
     OUTPUTS,
     RECORD,
     RUN,
+    TASKS,
 )
+from hibali_plugins.bundles.entities import TERMS, Crate
 from hibali_plugins.bundles.read import PackedInput, Record, RunFacts
+from hibali_plugins.bundles.workflow import Step, describe_workflow
 from registry.images.record import ImageRecord
 from registry.pipeline import Pipeline
 from runs.model import State
 
-TERMS = "https://w3id.org/ro/terms/workflow-run#"
 _ANY_FORMAT = "application/octet-stream"  # the format is unknown
 _MOST_RESULTS = 5_000  # with more, only outputs.sha256 lists them
 _PROPERTIES = {
@@ -33,6 +35,7 @@ _PROPERTIES = {
     INVOCATION: ("The values of the pipeline's inputs", "application/json"),
     RECORD: ("The record of the run", "application/json"),
     RUN: ("The record of the run", "application/json"),
+    TASKS: ("The values that each task has of its own", "application/jsonl"),
     IMAGE: ("The container image's digest", "application/json"),
     INPUTS: ("sha256 of every input, as sha256sum writes it", "text/plain"),
     OUTPUTS: ("sha256 of every output, as sha256sum writes it", "text/plain"),
@@ -82,41 +85,6 @@ class Described:
     tasks: Sequence[Action] = ()
 
 
-class Crate:
-    """An RO-Crate in memory; no file is read or written, and entities may refer to each other."""
-
-    def __init__(self) -> None:
-        from rocrate.rocrate import ROCrate  # start-up: slow
-
-        self.library = ROCrate(version=VERSION)
-        self.library.metadata.extra_terms |= {
-            "sha256": f"{TERMS}sha256",
-            "containerImage": f"{TERMS}containerImage",
-            "ContainerImage": f"{TERMS}ContainerImage",
-        }
-
-    def get(self, identifier: str) -> Any:
-        """Return the entity of that id, or None."""
-        return self.library.get(identifier)
-
-    def file(self, member: str, facts: Mapping[str, Any]) -> Any:
-        """Add a file of the crate."""
-        return self.library.add_file(dest_path=member, properties=dict(facts))
-
-    def dataset(self, member: str, facts: Mapping[str, Any]) -> Any:
-        """Add a folder of the crate."""
-        return self.library.add_dataset(dest_path=member, properties=dict(facts))
-
-    def entity(self, identifier: str, kind: str, /, **facts: Any) -> Any:
-        """Add an entity that is not a file of the crate."""
-        from rocrate.model.contextentity import ContextEntity  # start-up: slow
-
-        made = ContextEntity(self.library, identifier, {"@type": kind})
-        for name, value in facts.items():
-            made[name] = value
-        return self.library.add(made)
-
-
 class Part:
     """A run's part of a crate; entities that several runs share are added once."""
 
@@ -159,13 +127,13 @@ class Part:
             "description": f"At {run.site} with {run.scheduler} and {run.container}{ended}.",
             "instrument": self.tool,
             "agent": self._agent,
-            "object": one_or_all([*used, self._crate.get(self._member(INVOCATION))]),
+            "object": [*used, self._crate.get(self._member(INVOCATION))],
             "startTime": moment(began),
             "endTime": moment(done.ended or began),
             "actionStatus": f"http://schema.org/{'Completed' if succeeded else 'Failed'}ActionStatus",
         }
         if results:
-            facts["result"] = one_or_all(results)
+            facts["result"] = results
         if not succeeded:
             facts["error"] = f"{done.state}: {done.reason or 'the tool' + (ended or ' failed')}"
         if self._image is not None:
@@ -289,12 +257,6 @@ def moment(text: str) -> str:
     return f"{text[:19]}+00:00"
 
 
-def one_or_all(entities: list[Any]) -> Any:
-    """Return a list of one as its single entity (RO-Crate 1.1)."""
-    return entities[0] if len(entities) == 1 else entities
-
-
-VERSION = "1.1"  # the RO-Crate version that the profile extends
 PROFILE = "https://w3id.org/ro/wfrun/process/0.5"
 _LICENSE = "Pipeline, inputs and image keep the licences of their owners; ask the author of this file."
 
@@ -311,8 +273,8 @@ def write_metadata(described: Described) -> bytes:
     return _text_of([described], name, description)
 
 
-def write_runs_metadata(described: Sequence[Described]) -> bytes:
-    """Return the metadata of exported runs, each in a folder of its own."""
+def write_runs_metadata(described: Sequence[Described], steps: Sequence[Step] = ()) -> bytes:
+    """Return the metadata of exported runs, each in a folder of its own; `steps` if they are a workflow."""
     pipelines = list(dict.fromkeys(each.pipeline.reference for each in described))
     count = "A run" if len(described) == 1 else f"{len(described)} runs"
     description = f"{count} of Boutiques pipelines as hibali recorded them: input values, digests of inputs and outputs, times."
@@ -320,10 +282,13 @@ def write_runs_metadata(described: Sequence[Described]) -> bytes:
         described,
         f"{count} of {', '.join(pipelines[:3])}{' and others' if pipelines[3:] else ''}",
         description,
+        steps,
     )
 
 
-def _text_of(described: Sequence[Described], name: str, description: str) -> bytes:
+def _text_of(
+    described: Sequence[Described], name: str, description: str, steps: Sequence[Step] = ()
+) -> bytes:
     crate = Crate()
     root = crate.library.root_dataset
     root["name"] = name
@@ -334,11 +299,25 @@ def _text_of(described: Sequence[Described], name: str, description: str) -> byt
     parts = [Part(crate, each, agent) for each in described]
     if len({part.tool.id for part in parts}) == 1:
         root["mainEntity"] = parts[0].tool
-    actions = [action for part in parts for action in part.actions()]
-    if actions:
+    made = [part.actions() for part in parts]
+    actions = [action for some in made for action in some]
+    if steps:
+        runs = [each.record.run.id for each in described if each.record.run is not None]
+        describe_workflow(crate, steps, dict(zip(runs, made, strict=True)), agent)
+    elif actions:
         root["conformsTo"] = crate.entity(PROFILE, "CreativeWork", name="Process Run Crate", version="0.5")
-        root["mentions"] = one_or_all(actions)
-    return (json.dumps(_harmless(crate.library.metadata.generate()), indent=2) + "\n").encode("ascii")
+        root["mentions"] = actions
+    document = _harmless(crate.library.metadata.generate())
+    document["@graph"] = [_with_single_values(each) for each in document["@graph"]]
+    return (json.dumps(document, indent=2) + "\n").encode("ascii")
+
+
+def _with_single_values(entity: dict[str, Any]) -> dict[str, Any]:
+    """Return the entity with each list of one as its single value (RO-Crate 1.1)."""
+    return {
+        name: value[0] if isinstance(value, list) and len(value) == 1 else value
+        for name, value in entity.items()
+    }
 
 
 def _harmless(value: Any) -> Any:

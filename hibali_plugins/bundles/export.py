@@ -24,12 +24,15 @@ from hibali_plugins.bundles.archive import (
     METADATA,
     OUTPUTS,
     RUN,
+    TASKS,
+    WORKFLOW,
     ArchiveWriter,
     member_of,
 )
 from hibali_plugins.bundles.crate import Action, Described, write_runs_metadata
 from hibali_plugins.bundles.create import check_pipeline, manifest_of, output_facts, run_facts
 from hibali_plugins.bundles.read import PackedInput, Record
+from hibali_plugins.bundles.workflow import Step, in_order, is_workflow, script_of, table_of
 from registry.catalogue import Catalogue
 from registry.pipeline import Pipeline
 from runs.inputs import list_inputs
@@ -39,16 +42,21 @@ from runs.records import collected_names
 from runs.request import TaskRequest
 from runs.store import RunStore
 from runs.sweeps.table import read_rerun_request
+from runs.typed import recorded_request, repeated_options
 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """A run that has ended, its pipeline and its outputs; for a sweep the requests of its `tasks`."""
+    """A run that has ended, its pipeline and its outputs; for a sweep the requests of its `tasks`.
+
+    `options` are those of the job, as they were typed.
+    """
 
     run: Run
     pipeline: Pipeline
     outputs: OutputDigests
     tasks: Sequence[TaskRequest] = ()
+    options: Sequence[str] = ()
 
 
 def crate_texts(runs: Sequence[Exported], agent: str) -> dict[str, bytes]:
@@ -62,7 +70,27 @@ def crate_texts(runs: Sequence[Exported], agent: str) -> dict[str, bytes]:
         members = _members(each)
         described.append(_describe(each, members, agent))
         texts |= {f"{each.run.id}/{name}": content for name, content in members.items()}
-    return {METADATA: write_runs_metadata(described), **texts}
+    steps = in_order(map(_step, runs))
+    if not is_workflow(steps):
+        return {METADATA: write_runs_metadata(described), **texts}
+    return {METADATA: write_runs_metadata(described, steps), WORKFLOW: script_of(steps), **texts}
+
+
+def _step(each: Exported) -> Step:
+    run, ids = each.run, _ids_by_text(each.tasks)
+    return Step(
+        run.id,
+        run.spec.pipeline,
+        run.site,
+        [
+            (name, text)
+            for known, text in run.spec.sources
+            for name in ([known] if known else ids.get(text, ()))
+        ],
+        run.spec.after,
+        each.options,
+        has_tasks=run.sweep is not None,
+    )
 
 
 def _members(each: Exported) -> dict[str, bytes]:
@@ -74,6 +102,7 @@ def _members(each: Exported) -> dict[str, bytes]:
         INVOCATION: _json(each.run.spec.invocation),
         RUN: _json(record),
         **({OUTPUTS: manifest_of(sums)} if sums else {}),
+        **({TASKS: table_of(task.values for task in each.tasks)} if each.tasks else {}),
     }
 
 
@@ -199,6 +228,13 @@ def _write_folder(texts: Mapping[str, bytes], folder: Path) -> None:
         write_atomic(path, content, mode=0o644)
 
 
+def _typed_options(run: Run, run_store: RunStore) -> list[str]:
+    try:
+        return repeated_options(run, recorded_request(run_store.records(run.id), run.id))
+    except UsageError:  # an older version did not record them
+        return []
+
+
 def export_crate(common: Common, run_ids: tuple[str, ...], *, crate: str) -> int | None:
     """Write runs that have ended as an RO-Crate."""
     run_store, catalogue = RunStore(), Catalogue()
@@ -217,7 +253,7 @@ def export_crate(common: Common, run_ids: tuple[str, ...], *, crate: str) -> int
                 if run.sweep
                 else ()
             )
-            found.append(Exported(run, pipeline, left, tasks))
+            found.append(Exported(run, pipeline, left, tasks, _typed_options(run, run_store)))
         texts = crate_texts(found, account_names()[0])
         write_crate(texts, target)
     for each in found:

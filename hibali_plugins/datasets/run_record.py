@@ -18,7 +18,7 @@ from hibali.files import write_atomic
 from hibali.text import printable
 from hibali_plugins.datasets.repository import Repository, find_repository_path, run_git
 from runs.model import Output, Run
-from runs.typed import DatasetRequest
+from runs.typed import DatasetRequest, repeated_options
 from transfers.engine.request import SaveOptions
 
 _MESSAGE = """\
@@ -101,14 +101,9 @@ def run_record(dataset: Dataset, run: Run, identifier: str) -> dict[str, Any]:
     argv += [f"--param={argument}" for argument in dataset.request.parameters]
     # all of them, because others may be missing when the command is repeated
     argv += [typed(each) if each.startswith("/") else each for each in dataset.request.participants]
-    pilot = run.sweep.pilot if run.sweep is not None else None
-    # the resources of the command line are those of the pilot, not of each task
-    argv += ["--pilot", f"--allocations={pilot.allocations}"] if pilot is not None else []
     argv += ["--site", run.site, "--wait", "--new"]
     argv += ["--collect", _as_path(relative(dataset.folder)), "--no-save"]
-    argv += [f"--name={run.spec.name}"] if run.spec.name else []
-    argv += [f"--image={dataset.request.image}"] if dataset.request.image else []
-    argv += dataset.request.options
+    argv += repeated_options(run, dataset.request)
     inside = [path for path in dataset.request.inputs if _is_in(path, root)]
     named = [relative(os.fsdecode(_real(path))) for path in dataset.request.files]
     return {

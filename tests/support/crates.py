@@ -18,20 +18,20 @@ def has_validator() -> bool:
     return _PYTHON.exists()
 
 
-def crate_issues(crate: Path) -> list[dict[str, Any]]:
+def crate_issues(crate: Path, profile: str = "process-run-crate") -> list[dict[str, Any]]:
     """Return all required, recommended and optional issues; skip the test without the validator."""
     import rocrate
 
     require_prepared(_PYTHON, "crates")
     terms = Path(rocrate.__file__).parent / "data" / "ro-crate.jsonld"
     finished = subprocess.run(
-        [_PYTHON, _SCRIPT, crate, terms], capture_output=True, text=True, check=False, timeout=120
+        [_PYTHON, _SCRIPT, crate, terms, profile], capture_output=True, text=True, check=False, timeout=120
     )
     assert finished.returncode == 0, finished.stderr[-2000:]
     found: list[dict[str, Any]] = json.loads(finished.stdout)["issues"]
     return found
 
 
-def required_issues(crate: Path) -> list[dict[str, Any]]:
+def required_issues(crate: Path, profile: str = "process-run-crate") -> list[dict[str, Any]]:
     """Return the violations of required rules."""
-    return [each for each in crate_issues(crate) if each["severity"] == "REQUIRED"]
+    return [each for each in crate_issues(crate, profile) if each["severity"] == "REQUIRED"]

@@ -1,7 +1,7 @@
-"""Print what roc-validator reports about a crate, as JSON: `python validate_crate.py CRATE.zip CONTEXT.json`.
+"""Print what roc-validator reports about a crate, as JSON: `python validate_crate.py CRATE.zip CONTEXT.json PROFILE`.
 
 Runs in .cache/crates. The crate's context is on the web, which tests do not use: CONTEXT.json has its terms
-and comes with the library that writes the crate.
+and comes with the library that writes the crate, which has those of a later version.
 """
 
 from __future__ import annotations
@@ -16,15 +16,22 @@ from rocrate_validator import services
 from rocrate_validator.models import Severity, ValidationSettings
 from rocrate_validator.utils.http import HttpRequester
 
-PROFILE = "process-run-crate"
+_TERMS_OF_1_1 = {
+    "ComputationalWorkflow": "https://bioschemas.org/ComputationalWorkflow",
+    "FormalParameter": "https://bioschemas.org/FormalParameter",
+    "input": "https://bioschemas.org/ComputationalWorkflow#input",
+    "output": "https://bioschemas.org/ComputationalWorkflow#output",
+}
 
 
-def main(crate: str, context: str) -> None:
+def main(crate: str, context: str, profile: str) -> None:
     """Print the severity, check, message and entity of every issue."""
     answer = requests.Response()
     answer.status_code = 200
     answer.headers["Content-Type"] = "application/ld+json"
-    answer._content = Path(context).read_bytes()
+    terms = json.loads(Path(context).read_bytes())
+    terms["@context"] |= _TERMS_OF_1_1
+    answer._content = json.dumps(terms).encode()
 
     def get(self: HttpRequester, url: str, **more: Any) -> requests.Response:
         del self, more
@@ -35,7 +42,7 @@ def main(crate: str, context: str) -> None:
     HttpRequester.get = get
     found = services.validate(
         ValidationSettings(
-            rocrate_uri=crate, profile_identifier=PROFILE, requirement_severity=Severity.RECOMMENDED
+            rocrate_uri=crate, profile_identifier=profile, requirement_severity=Severity.RECOMMENDED
         )
     )
     issues = [

@@ -1,0 +1,113 @@
+"""Test that runs which use each other, and sweeps, are exported as a workflow that can be executed again."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hibali_plugins.bundles.workflow import Step, in_order, is_workflow, script_of, table_of
+from tests.end_to_end.run_tools import Bench, doing
+from tests.support.chains import Chain, output
+from tests.support.crates import required_issues
+
+PROFILES = ("process-run-crate", "workflow-run-crate", "provenance-run-crate")
+A, B, C = (f"20260102-03040{number}-0a1b2c3d" for number in range(3))
+
+
+def test_steps_follow_what_they_use() -> None:
+    last = Step(A, "report@1", "here", sources=[("in", f"run:{C}.12/out/a/b")])
+    middle = Step(C, "segment@1", "here", after=[B])
+    first = Step(B, "convert@1", "here")
+    assert [each.run for each in in_order([last, middle, first])] == [B, C, A]
+    assert is_workflow([last, middle])
+    assert not is_workflow([last, first])
+    assert is_workflow([Step(B, "convert@1", "here", has_tasks=True)])
+    # a ledger that was edited ends, too
+    assert len(in_order([Step(A, "x", "here", after=[B]), Step(B, "x", "here", after=[A])])) == 2
+
+
+@given(st.text(), st.text(), st.lists(st.text(), max_size=3))
+def test_the_script_has_hostile_words_as_single_words(pipeline: str, site: str, options: list[str]) -> None:
+    pipeline, site, *options = (
+        each.replace("\0", "").encode(errors="replace").decode() for each in (pipeline, site, *options)
+    )
+    script = script_of(
+        [Step(A, pipeline, site, options=options), Step(B, pipeline, site, [("in", f"run:{A}/out")])]
+    )
+    shown = 'hibali() { for each; do printf "%s\\0" "$each"; done >&2; echo X; }\nsed() { :; }\n'
+    finished = subprocess.run(
+        ["dash"],
+        input=shown.encode() + script,
+        capture_output=True,
+        check=True,
+        env={"PATH": "/usr/bin:/bin"},
+    )
+    words = finished.stderr.decode().split("\0")
+    begin = words.index("run")
+    assert words[begin + 1] == pipeline
+    assert words[begin + 3 : begin + 5 + len(options)] == ["--site", site, *options]
+
+
+def test_the_table_has_a_line_for_each_task() -> None:
+    assert [json.loads(line) for line in table_of([{"a": 1}, {"a": "\n", "b": [True]}]).splitlines()] == [
+        {"a": 1},
+        {"a": "\n", "b": [True]},
+    ]
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(600)
+def test_a_chain_with_a_sweep_is_a_workflow_that_runs_again(hibali: Any) -> None:
+    bench = Bench(hibali)
+    bench.add_local_site()
+    (bench.folder / "input.txt").write_text("hello\n")
+    chain = Chain(bench)
+    here = ("--site", "here", "--wait")
+    other = chain.add({**doing("cat [IN] >[OUT]; echo [SAY] >>[OUT]"), "name": "Say"})
+    first = chain.step("first", "input.txt", *here).last
+    sweep = chain.step("second", output(first), "--param", "say=a,b", *here, of=other).last
+    last = chain.step("third", f"run:{sweep['id']}.2/out_file", "--after", first["id"], *here).last
+    ids = [last["id"], sweep["id"], first["id"]]
+    hibali("runs", "export", *ids, "-o", "crate", exit=0)
+    crate = bench.folder / "crate"
+    for profile in PROFILES:
+        assert required_issues(crate, profile) == [], profile
+    entities = {
+        each["@id"]: each for each in json.loads((crate / "ro-crate-metadata.json").read_text())["@graph"]
+    }
+    assert entities["./"]["mainEntity"] == {"@id": "workflow.sh"}
+    assert [entities[each["@id"]]["position"] for each in entities["workflow.sh"]["step"]] == ["1", "2", "3"]
+    assert len(entities["#organization"]["object"]) == 4  # the sweep has two tasks
+    joined = [each for each in entities.values() if each["@type"] == "ParameterConnection"]
+    ends = {
+        tuple(entities[each[f"{end}Parameter"]["@id"]]["name"] for end in ("source", "target"))
+        for each in joined
+    }
+    assert (len(joined), ends) == (2, {("out_file", "in")})
+    collected = [_outputs(bench, name) for name in ids]
+    subprocess.run(["sh", "crate/workflow.sh"], cwd=bench.folder, env=_with_hibali_on_path(bench), check=True)
+    again = [each for each in bench.run_ids() if each not in ids]
+    assert len(again) == 3
+    assert sorted(_outputs(bench, name) for name in again) == sorted(collected)
+
+
+def _outputs(bench: Bench, run_id: str) -> list[tuple[str, str]]:
+    bench.hibali("runs", "collect", run_id, run_id, exit=0)
+    folder = bench.folder / run_id
+    return sorted(
+        (str(path.relative_to(folder)), path.read_text()) for path in folder.rglob("*") if path.is_file()
+    )
+
+
+def _with_hibali_on_path(bench: Bench) -> dict[str, str]:
+    commands = bench.folder / "bin"
+    commands.mkdir()
+    (commands / "hibali").write_text(f'#!/bin/sh\nexec {shlex.join(bench.hibali.command())} "$@"\n')
+    (commands / "hibali").chmod(0o755)
+    return {**bench.hibali.env, "PATH": f"{commands}:{bench.hibali.env['PATH']}"}
