@@ -17,6 +17,7 @@ import pytest
 from tests.contracts.subjects import stores_there
 from tests.end_to_end.run_tools import Bench
 from tests.support.agent_signals import signal_working_agent, wait_for_agent_exit
+from tests.support.chains import waiting_for
 from tests.support.command_signals import NUMBERS, TOLERATED_SECONDS, check_end, signal_after
 from tests.support.transfers import Transfers, counts
 from tests.support.trees import many_files, read_tree
@@ -133,24 +134,21 @@ def test_a_signal_ends_a_command_that_reads_from_a_slow_server(
     assert (last["code"], last["exit"]) == ("interrupted", end.code)
 
 
-@pytest.fixture
-def bench(hibali: Any) -> Bench:
-    made = Bench(hibali)
-    made.add_local_site()
-    return made
-
-
 @pytest.mark.parametrize("words", [("--wait",), ("watch",), pytest.param(("wait",), marks=pytest.mark.heavy)])
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.heavy)])
 def test_a_signal_ends_waiting_for_a_run_and_the_run_continues(
-    bench: Bench, words: tuple[str, ...], number: int
+    hibali: Any, tmp_path: Path, words: tuple[str, ...], number: int
 ) -> None:
-    line = bench.line(bench.answers(sleep=4))
+    go = tmp_path / "go"
+    bench = Bench(hibali, waiting_for(go, "Wait"))
+    bench.add_local_site()
+    line = bench.line(bench.answers())
     run_id = bench.hibali(*line, exit=0).out.decode().strip()
     process = bench.hibali.start(*((*line, *words) if words == ("--wait",) else ("runs", *words, run_id)))
     end = signal_after(process, 1.5, number)
     assert end.code != 0
     check_end(bench.hibali, process, end, number)
+    go.touch()
     assert bench.hibali("runs", "wait", run_id, "--json", exit=0).last["state"] == "SUCCEEDED"
 
 
