@@ -164,6 +164,25 @@ def test_a_run_is_collected_into_a_dataset_later_and_its_record_may_be_a_file(st
 
 
 @pytest.mark.heavy  # datalad is slow
+@pytest.mark.timeout(600)
+def test_a_chain_through_files_of_the_dataset_is_repeated_with_new_intermediate_results(study: Study) -> None:
+    hibali, root = study.bench.hibali, study.root
+    start = study.repository.run("rev-parse", "HEAD").decode().strip()
+    hibali(*study.line("--wait", "--dataset", "first"), cwd=root, exit=0)
+    (root / "second.json").write_text(json.dumps({"in": "first/out.txt", "say": "again"}))
+    line = study.bench.line("second.json", "--wait", "--dataset", "second")
+    hibali(*line, cwd=root, exit=0)
+    assert study.record()["inputs"] == ["second.json", "first/out.txt"]
+    study.repository.run("annex", "unlock", "-q", "in {x}.txt")
+    (root / "in {x}.txt").write_text("changed\n")
+    study.datalad(root, "save", "-m", "another input")
+    study.datalad(root, "rerun", "--since", start)
+    assert (root / "second" / "out.txt").read_text() == "changed\n"
+    assert len(study.bench.run_ids()) == 4
+    assert study.repository.run("status", "--porcelain") == b""
+
+
+@pytest.mark.heavy  # datalad is slow
 def test_a_run_that_cannot_be_repeated_is_not_recorded(hibali: Any, tmp_path: Path) -> None:
     bench = Bench(hibali)
     bench.add_local_site()
