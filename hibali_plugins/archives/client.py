@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
-from hibali.errors import AccessError, HibaliError, IncompleteError, NotFoundError
+from hibali.errors import AccessError, HibaliError, IncompleteError, NotFoundError, TryLaterError
 from hibali.events import Listener, ignore
 from hibali.http.addresses import Addresses, is_near, is_private
 from hibali.http.client import Bytes, Response
@@ -63,10 +63,10 @@ class ArchiveClient(RestClient):
             path, more = self.path_of(address), {}
         raise self.bad_answer(f"it has more than {_MOST_PAGES} pages")
 
-    def size_of(self, record: Any) -> int:
+    def size_of(self, record: Any, name: str = "size") -> int:
         """Return the size of a file, of which the archive always has one."""
         try:
-            return size_in(record, "size")
+            return size_in(record, name)
         except ValueError:
             raise self.bad_answer("a file has no size") from None
 
@@ -159,9 +159,23 @@ class ArchiveClient(RestClient):
             hint="Report it to the archive.",
         )
 
+    def _judged(self, call: Call, response: Response) -> Response:
+        """See RestClient. A firewall before an archive answers 202, or with this header, to what it takes for a robot."""
+        if response.status == 202 or "x-amzn-waf-action" in response.headers:
+            raise TryLaterError(
+                "busy",
+                f"a firewall before the archive did not let the request pass (status {response.status})",
+                subject=self.subject,
+                hint="Run the same command again later, or from another network.",
+                transient=False,
+            )
+        return super()._judged(call, response)
+
     def _judged_content(self, response: Response) -> Response:
         if response.status in {200, 206}:
             return response
+        if response.status < 300 or "x-amzn-waf-action" in response.headers:
+            return self._judged(Call("GET", ""), response)
         if response.status in BUSY:
             self.slow_down(response)
         if response.status in {404, 410}:

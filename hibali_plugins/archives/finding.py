@@ -70,6 +70,13 @@ def fill_site(name: str, table: Mapping[str, Any], resolver: str = RESOLVER) -> 
     return SiteDescription({**table, "doi": given}, {}, tuple(filled), tuple(notes))
 
 
+def resolve(own: ArchiveSettings, subject: str) -> ArchiveSettings:
+    """Return the settings with the address of the archive, which doi.org knows if the DOI does not name it."""
+    if place_of(own.name) is not None:
+        return own
+    return replace(own, service="dataverse", url=_resolve(own.name, subject, RESOLVER))
+
+
 def _resolve(doi: str, subject: str, resolver: str) -> str:
     """Return the address of the Dataverse with a DOI, by the page to which doi.org leads. Raise `NotFoundError`."""
     client = ArchiveClient(resolver, subject, RequestLimit(subject, 0, 0))

@@ -22,11 +22,12 @@ def list_files(client: ArchiveClient, place: Place) -> Listing:
     listing = Listing(number, text_in(record, "doi"))
     made = time_in(record, "created")
     for file in files:
-        name = text_in(file, "key") or text_in(file, "filename")
+        # a second form, that of one's own depositions, has also come from here in 2023
+        is_own = not text_in(file, "key")
+        path = path_in(text_in(file, "filename" if is_own else "key"))
         algorithm, _, digits = text_in(file, "checksum").rpartition(":")
-        address = (
-            f"{client.origin}/api/records/{number}/files/{quote_from_bytes(path_in(name), safe='')}/content"
-        )
+        address = f"{client.origin}/api/records/{number}/files/{quote_from_bytes(path)}/content"
+        size = client.size_of(file, "filesize" if is_own else "size")
         sums = checksums([(algorithm or "md5", digits)])
-        listing.add(ArchivedFile(path_in(name), client.size_of(file), address, made, **sums), client.subject)
+        listing.add(ArchivedFile(path, size, address, made, **sums), client.subject)
     return listing
