@@ -1,6 +1,6 @@
 """Send requests to an archive, and read the contents of files where it, or another server that it names, has them.
 
-No login is sent. Addresses of contents may lead to other servers, which may redirect to presigned ones; no message contains an address.
+A login, of drafts, is sent to the archive only. Addresses of contents may lead to other servers, which may redirect to presigned ones; no message contains an address.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from hibali.http.addresses import Addresses, is_near, is_private
 from hibali.http.client import Bytes, Response
 from hibali.http.deadline import RESPONSE_SECONDS, request_timeout
 from hibali.http.errors import BUSY, error_of
+from hibali.http.login import Authorization
 from hibali.http.rest import Call, Policy, RestClient
 from hibali.request_limits import RequestLimit
 from hibali.retry import with_retries
@@ -34,10 +35,15 @@ class ArchiveClient(RestClient):
     policy = Policy(attempts=5, redirects=3)
 
     def __init__(
-        self, url: str, subject: str, limit: RequestLimit | None = None, on_event: Listener = ignore
+        self,
+        url: str,
+        subject: str,
+        limit: RequestLimit | None = None,
+        on_event: Listener = ignore,
+        login: Authorization | None = None,
     ) -> None:
-        """`url` is the address of the archive, `subject` the site in errors."""
-        super().__init__(url, subject, limit=limit, on_event=on_event)
+        """`url` is the address of the archive, `subject` the site in errors; `login` is sent to that server only."""
+        super().__init__(url, subject, login=login, limit=limit, on_event=on_event)
         self._addresses = Addresses(url, subject)
 
     def record(self, path: str, **query: str | int | None) -> dict[str, Any]:
@@ -127,11 +133,13 @@ class ArchiveClient(RestClient):
         for _ in range(_MOST_REDIRECTS + 1):
             client, target = self._addresses.client_of(self._checked(address))
             content = bytearray()
+            is_own = address.startswith(f"{self.origin}/")
+            login = self._login_of(Call("GET", "", public=not is_own))
             with self._limit.turn():
                 response = client.request(
                     "GET",
                     target,
-                    headers=headers,
+                    headers={**headers, **login},
                     limit=most,
                     seconds=request_timeout(most, RESPONSE_SECONDS),
                     receive=content.extend,
@@ -189,12 +197,16 @@ class ArchiveClient(RestClient):
     def _error(self, status: int) -> HibaliError:
         """Return the error for a status, without the text of the answer, which may be that of an attacker."""
         if status in {401, 403}:
+            public = "Only public datasets are read: restricted and embargoed files need the client of the archive."
+            own = "The token needs the scope deposit:write, and the draft must be one of its account."
             return AccessError(
                 "denied",
                 f"the archive denied access (status {status})",
                 subject=self.subject,
-                hint="Only public datasets are read: restricted and embargoed files need the client of the archive.",
+                hint=own if self._login is not None else public,
             )
+        if status == 404 and self._login is not None:
+            return NotFoundError("vanished", "the archive has no such draft or file", subject=self.subject)
         if status in {404, 410}:
             return NotFoundError(
                 "no-such-dataset",
