@@ -36,6 +36,7 @@ _NO_FOLDERS = "drafts of Zenodo have no folders; put each folder into an archive
 # Zenodo removes spaces around names from some answers.
 _NAMES = re.compile(rb"(?!\s)[^/\x00-\x1f\x7f]+(?<!\s)")
 _BUCKET = re.compile(r"/api/files/[A-Za-z0-9-]{1,64}")
+_THERE = Response(200, {}, b"")  # in place of an answer, if nothing had to be sent
 _KNOWN_SECONDS = 10.0  # no listing is younger; each file is looked up several times
 
 
@@ -148,7 +149,7 @@ class DraftFiles(Files):
         self.put_entry(path, content, Entry(path, Kind.FILE, len(content)))
 
     def put_entry(self, path: bytes, content: Bytes, entry: Entry) -> None:
-        """See Files. A file that is there already, also because an answer was lost, is not sent."""
+        """See Files. What is there already is not sent: `digest` reads it back, unless its answer was lost just now."""
         sums = _Sums()
         sums.update(content)
         self._record(path, entry, sums)
@@ -156,13 +157,17 @@ class DraftFiles(Files):
 
         def send() -> Response:
             existing = self._files(fresh=bool(attempts)).get(path)
-            attempts.append(path)
             if existing is not None and (existing.size, existing.tag) == (len(content), sums.md5):
-                return Response(200, {}, b"")
+                return _THERE
+            attempts.append(path)
             # over a connection of its own: a kept one may have ended, and then the request would be sent twice
             return self._client.upload(self._put_call(path), [content], len(content))
 
-        self._note(path, entry.size, sums, self._client.tried(send))
+        response = self._client.tried(send)
+        if response is not _THERE:
+            self._note(path, sums, response)
+        elif attempts:
+            self._note_sent(path, sums.sha256)
 
     def _put_call(self, path: bytes) -> Call:
         return Call("PUT", self._target(path), headers={"Content-Type": "application/octet-stream"})
@@ -192,23 +197,24 @@ class DraftFiles(Files):
                 yield held
 
         self._files()
-        self._note(path, entry.size, sums, self._client.upload(self._put_call(path), hashed(), entry.size))
+        self._note(path, sums, self._client.upload(self._put_call(path), hashed(), entry.size))
 
     def _record(self, path: bytes, entry: Entry, sums: _Sums) -> None:
         """Record what will be stored: that counts once the archive lists this MD5."""
         known = Known(sums.md5, entry.size, sums.sha256, entry.mtime_ns)
         self._cache.add(Listed(path, entry.size, sums.md5, ""), known)
 
-    def _note(self, path: bytes, size: int, sums: _Sums, response: Response) -> None:
+    def _note(self, path: bytes, sums: _Sums, response: Response) -> None:
         """Note what the archive says that it stored; `digest` compares it."""
-        if response.status != 200 or response.body:
-            answer = self._client.record_of(response)
-            size, md5 = size_or_none(answer, "size") or 0, _md5_in(answer)
-        else:
-            md5 = sums.md5
+        answer = self._client.record_of(response)
+        size, md5 = size_or_none(answer, "size"), _md5_in(answer)
         with self._guard:
-            self._sent[path] = sums.sha256 if md5 == sums.md5 else ""
-            self._listed[path] = self._found(path, size, md5)
+            self._listed[path] = self._found(path, -1 if size is None else size, md5)
+        self._note_sent(path, sums.sha256 if md5 == sums.md5 else "")
+
+    def _note_sent(self, path: bytes, sha256: str) -> None:
+        with self._guard:
+            self._sent[path] = sha256
 
     def digest(self, path: bytes, expected: int) -> tuple[str, Found | None]:
         """See Files. The sha256 of what was just sent is that of what is stored, if the MD5 of both is the same."""
