@@ -5,14 +5,13 @@ A login, of drafts, is sent to the archive only. Addresses of contents may lead 
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 from hibali.errors import AccessError, HibaliError, IncompleteError, NotFoundError, TryLaterError
 from hibali.events import Listener, ignore
-from hibali.http.addresses import Addresses, is_near, is_private
+from hibali.http.addresses import Addresses
 from hibali.http.client import Bytes, Response
 from hibali.http.deadline import RESPONSE_SECONDS, request_timeout
 from hibali.http.errors import BUSY, error_of
@@ -131,7 +130,7 @@ class ArchiveClient(RestClient):
     ) -> tuple[Response, bytearray]:
         """Request an address and those to which it redirects; return a success and its content, without that of a whole file instead of a range."""
         for _ in range(_MOST_REDIRECTS + 1):
-            client, target = self._addresses.client_of(self._checked(address))
+            client, target = self._addresses.client_of(self._addresses.checked(address, public=True))
             content = bytearray()
             is_own = address.startswith(f"{self.origin}/")
             login = self._login_of(Call("GET", "", public=not is_own))
@@ -153,18 +152,6 @@ class ArchiveClient(RestClient):
                 address = ""
         raise IncompleteError(
             "too-many-redirects", "the server redirects without an end", subject=self.subject
-        )
-
-    def _checked(self, address: str) -> str:
-        if self._addresses.allows(address):
-            host = urlsplit(address).hostname or ""
-            if self._addresses.is_local or host == urlsplit(self.origin).hostname or is_public(host):
-                return address
-        raise IncompleteError(
-            "unsafe-address",
-            "the archive named an address of the file that hibali does not contact: only https to public servers is allowed",
-            subject=self.subject,
-            hint="Report it to the archive.",
         )
 
     def _judged(self, call: Call, response: Response) -> Response:
@@ -220,15 +207,6 @@ class ArchiveClient(RestClient):
         """Close all connections."""
         super().close()
         self._addresses.close()
-
-
-def is_public(host: str) -> bool:
-    """Return whether a host has only addresses of the public internet, or none that this machine can find: archives name any host."""
-    try:
-        found = socket.getaddrinfo(host, 443, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError):
-        return True  # the request says why
-    return not any(is_near(str(each[4][0])) or is_private(str(each[4][0])) for each in found)
 
 
 def _total_of(response: Response) -> int:

@@ -11,9 +11,10 @@ from urllib.parse import parse_qs, quote, urlsplit
 from hibali.config.edit import check_site_table
 from hibali.config.kinds import SiteDescription
 from hibali.errors import NotFoundError
+from hibali.http.addresses import is_public
 from hibali.request_limits import RequestLimit
 from hibali_plugins.archives import dandi, dataverse, figshare, osf, zenodo
-from hibali_plugins.archives.client import ArchiveClient, is_public
+from hibali_plugins.archives.client import ArchiveClient
 from hibali_plugins.archives.files import Listing, text_in, value_in
 from hibali_plugins.archives.settings import ArchiveSettings, Place, place_of
 
