@@ -136,10 +136,10 @@ class ZenodoArchive(Archive):
     """Record 11 of Zenodo; 10 is its first version, and 9 stands for all.
 
     Attributes:
-        as_depositions: Whether files are described as those of one's own depositions, which public records were, too, in 2023.
+        form: How it describes a record: "zenodo"; "deposition", as one's own, which public records were, too, in 2023; or "rdm".
     """
 
-    as_depositions = False
+    form = "zenodo"
 
     doi, older_doi, all_versions_doi = "10.5281/zenodo.11", "10.5281/zenodo.10", "10.5281/zenodo.9"
 
@@ -162,7 +162,7 @@ class ZenodoArchive(Archive):
         ]
         listed: list[dict[str, Any]] = [
             {"id": "x", "filename": file.path, "filesize": float(len(file.content)), "checksum": file.md5}
-            if self.as_depositions
+            if self.form == "deposition"
             else {
                 "id": "x",
                 "key": file.path,
@@ -173,7 +173,12 @@ class ZenodoArchive(Archive):
             for file, link in zip(files, links, strict=True)
         ]
         number = int(found[1])
-        record = {"id": number, "doi": f"10.5281/zenodo.{number}", "conceptrecid": "9", "created": MADE}
+        doi = f"10.5281/zenodo.{number}"
+        if self.form == "rdm":
+            entries = {"count": len(listed), "entries": {each["key"]: each for each in listed}}
+            pids = {"doi": {"identifier": doi, "provider": "datacite"}}
+            return Reply(content={"id": found[1], "created": MADE, "pids": pids, "files": entries})
+        record = {"id": number, "doi": doi, "conceptrecid": "9", "created": MADE}
         return Reply(content={**record, "files": listed})
 
     def _content(self, request: Request, found: re.Match[str]) -> Reply:

@@ -228,13 +228,14 @@ def test_a_restricted_file_is_a_failure_unless_it_is_excluded(hibali: Any, tmp_p
         archive.close()
 
 
-def test_both_forms_in_which_zenodo_describes_files_are_read() -> None:
+def test_all_forms_in_which_zenodo_describes_files_are_read() -> None:
     archive = ARCHIVES["zenodo"]([Published("lexibank/v1.1.zip", b"release")])
     client = ArchiveClient(archive.url, "there")
     try:
         first = list_files(client, place(archive))
-        archive.as_depositions = True
-        assert first == list_files(client, place(archive))
+        for form in ("deposition", "rdm"):
+            archive.form = form
+            assert first == list_files(client, place(archive))
         [file] = first.files.values()
         assert file.checksum == archive.files[0].md5
         assert client.content(file.address, 0, None, file.size) == (b"release", 7)
