@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
-from hibali.config.kinds import kind_of
+from hibali.config.kinds import kind_of, unconfigured_site
 from hibali.config.model import Site, local_site
 from hibali.config.settings import Settings, require_built
 from hibali.errors import RefusedError, UsageError
@@ -194,7 +194,7 @@ def parse_location(
             _refuse_variables(text, "", text)
         return _local(text, folder)
     name, _, path = text.partition(":")
-    site = sites.get(name)
+    site = sites.get(name) or unconfigured_site(name)
     if site is None:
         return None
     if not literal and path.startswith(":"):

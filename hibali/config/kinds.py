@@ -112,6 +112,7 @@ class StoreKind:
         data_site: Returns the name of the site by which files of this one are moved, with the same paths; "" for none.
         through: Returns where the files of a path are, as SITE:PATH of another site; None if at this one.
         with_file_type: Returns the site with a type for new files, where files there have types.
+        unconfigured: Returns the settings of the site that stands for all locations WORD:PATH if no site has the name of the kind.
         fill: Returns what the service of a new site says about itself, given its name, its table and how to ask. Raises
             connection errors, and `NotFoundError` if the user has to choose.
         options: The options of `hibali sites add` for it.
@@ -132,6 +133,7 @@ class StoreKind:
     data_site: Callable[[Site], str] = lambda _: ""
     through: Callable[[Site, str], str | None] = lambda site, path: None  # noqa: ARG005
     with_file_type: Callable[[Site, str], Site] | None = None
+    unconfigured: Callable[[], Any] | None = None
     fill: Callable[[str, Mapping[str, Any], Choose], SiteDescription] | None = None
     options: tuple[SiteOption, ...] = ()
     example: tuple[str, str] | None = None
@@ -234,6 +236,13 @@ def every_kind() -> dict[str, StoreKind]:
 def kind_names() -> list[str]:
     """Return the names of all kinds; imports the modules of plugins."""
     return list(every_kind())
+
+
+def unconfigured_site(name: str) -> Site | None:
+    """Return the site of all locations NAME:PATH, if NAME is a kind that has one."""
+    kind = _load_kind(name) if name in plugin_names("transfers.stores") else None
+    make = kind.unconfigured if kind is not None else None
+    return None if make is None else Site(name=name, kind=name, own=make())
 
 
 def _kind_named(name: str) -> StoreKind | None:

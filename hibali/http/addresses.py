@@ -44,6 +44,15 @@ def is_private(address: str) -> bool:
     return not _address(address).is_global
 
 
+def is_public(host: str) -> bool:
+    """Return whether a host has only addresses of the public internet, or none that this machine can find."""
+    try:
+        found = _addresses_of(host, 443)
+    except (OSError, UnicodeError):
+        return True  # the request says why
+    return not any(is_near(address) or is_private(address) for _, address in found)
+
+
 def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     """Return an address, of an IPv6 one the IPv4 address in it (RFC 4291, 2.5.5; RFC 6052, 2.1). Raise `ValueError`."""
     found = ipaddress.ip_address(text.partition("%")[0])
@@ -123,6 +132,22 @@ class Addresses:
         plain = parts.scheme == "http" and self.is_local and is_loopback_host(parts.hostname or "")
         safe = (parts.scheme == "https" or plain) and parts.hostname and "@" not in parts.netloc
         return bool(safe and _PLAIN_ADDRESS.fullmatch(address))
+
+    def checked(self, address: Any, *, public: bool = False) -> str:
+        """Return an address that may be contacted, with `public` only on the public internet or of the service's own host.
+
+        Raise `IncompleteError("unsafe-address")`.
+        """
+        if self.allows(address):
+            host, own = (urlsplit(each).hostname or "" for each in (str(address), self.service))
+            if not public or self.is_local or host == own or is_public(host):
+                return str(address)
+        raise IncompleteError(
+            "unsafe-address",
+            f"the service named an address that hibali does not contact: only https{' to public servers' * public} is allowed",
+            subject=self._subject,
+            hint="Report it to its operator.",
+        )
 
     def client_of(self, address: str) -> tuple[HttpClient, str]:
         """Return the client of the host of an allowed address, and the path and query there."""

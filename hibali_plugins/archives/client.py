@@ -1,21 +1,21 @@
 """Send requests to an archive, and read the contents of files where it, or another server that it names, has them.
 
-No login is sent. Addresses of contents may lead to other servers, which may redirect to presigned ones; no message contains an address.
+A login, of drafts, is sent to the archive only. Addresses of contents may lead to other servers, which may redirect to presigned ones; no message contains an address.
 """
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
-from hibali.errors import AccessError, HibaliError, IncompleteError, NotFoundError
+from hibali.errors import AccessError, HibaliError, IncompleteError, NotFoundError, TryLaterError
 from hibali.events import Listener, ignore
-from hibali.http.addresses import Addresses, is_near, is_private
+from hibali.http.addresses import Addresses
 from hibali.http.client import Bytes, Response
 from hibali.http.deadline import RESPONSE_SECONDS, request_timeout
 from hibali.http.errors import BUSY, error_of
+from hibali.http.login import Authorization
 from hibali.http.rest import Call, Policy, RestClient
 from hibali.request_limits import RequestLimit
 from hibali.retry import with_retries
@@ -34,10 +34,15 @@ class ArchiveClient(RestClient):
     policy = Policy(attempts=5, redirects=3)
 
     def __init__(
-        self, url: str, subject: str, limit: RequestLimit | None = None, on_event: Listener = ignore
+        self,
+        url: str,
+        subject: str,
+        limit: RequestLimit | None = None,
+        on_event: Listener = ignore,
+        login: Authorization | None = None,
     ) -> None:
-        """`url` is the address of the archive, `subject` the site in errors."""
-        super().__init__(url, subject, limit=limit, on_event=on_event)
+        """`url` is the address of the archive, `subject` the site in errors; `login` is sent to that server only."""
+        super().__init__(url, subject, login=login, limit=limit, on_event=on_event)
         self._addresses = Addresses(url, subject)
 
     def record(self, path: str, **query: str | int | None) -> dict[str, Any]:
@@ -63,10 +68,10 @@ class ArchiveClient(RestClient):
             path, more = self.path_of(address), {}
         raise self.bad_answer(f"it has more than {_MOST_PAGES} pages")
 
-    def size_of(self, record: Any) -> int:
+    def size_of(self, record: Any, name: str = "size") -> int:
         """Return the size of a file, of which the archive always has one."""
         try:
-            return size_in(record, "size")
+            return size_in(record, name)
         except ValueError:
             raise self.bad_answer("a file has no size") from None
 
@@ -125,13 +130,15 @@ class ArchiveClient(RestClient):
     ) -> tuple[Response, bytearray]:
         """Request an address and those to which it redirects; return a success and its content, without that of a whole file instead of a range."""
         for _ in range(_MOST_REDIRECTS + 1):
-            client, target = self._addresses.client_of(self._checked(address))
+            client, target = self._addresses.client_of(self._addresses.checked(address, public=True))
             content = bytearray()
+            is_own = address.startswith(f"{self.origin}/")
+            login = self._login_of(Call("GET", "", public=not is_own))
             with self._limit.turn():
                 response = client.request(
                     "GET",
                     target,
-                    headers=headers,
+                    headers={**headers, **login},
                     limit=most,
                     seconds=request_timeout(most, RESPONSE_SECONDS),
                     receive=content.extend,
@@ -147,21 +154,23 @@ class ArchiveClient(RestClient):
             "too-many-redirects", "the server redirects without an end", subject=self.subject
         )
 
-    def _checked(self, address: str) -> str:
-        if self._addresses.allows(address):
-            host = urlsplit(address).hostname or ""
-            if self._addresses.is_local or host == urlsplit(self.origin).hostname or is_public(host):
-                return address
-        raise IncompleteError(
-            "unsafe-address",
-            "the archive named an address of the file that hibali does not contact: only https to public servers is allowed",
-            subject=self.subject,
-            hint="Report it to the archive.",
-        )
+    def _judged(self, call: Call, response: Response) -> Response:
+        """See RestClient. A firewall before an archive answers 202, or with this header, to what it takes for a robot."""
+        if response.status == 202 or "x-amzn-waf-action" in response.headers:
+            raise TryLaterError(
+                "busy",
+                f"a firewall before the archive did not let the request pass (status {response.status})",
+                subject=self.subject,
+                hint="Run the same command again later, or from another network.",
+                transient=False,
+            )
+        return super()._judged(call, response)
 
     def _judged_content(self, response: Response) -> Response:
         if response.status in {200, 206}:
             return response
+        if response.status < 300 or "x-amzn-waf-action" in response.headers:
+            return self._judged(Call("GET", ""), response)
         if response.status in BUSY:
             self.slow_down(response)
         if response.status in {404, 410}:
@@ -175,12 +184,16 @@ class ArchiveClient(RestClient):
     def _error(self, status: int) -> HibaliError:
         """Return the error for a status, without the text of the answer, which may be that of an attacker."""
         if status in {401, 403}:
+            public = "Only public datasets are read: restricted and embargoed files need the client of the archive."
+            own = "The token needs the scope deposit:write, and the draft must be one of its account."
             return AccessError(
                 "denied",
                 f"the archive denied access (status {status})",
                 subject=self.subject,
-                hint="Only public datasets are read: restricted and embargoed files need the client of the archive.",
+                hint=own if self._login is not None else public,
             )
+        if status == 404 and self._login is not None:
+            return NotFoundError("vanished", "the archive has no such draft or file", subject=self.subject)
         if status in {404, 410}:
             return NotFoundError(
                 "no-such-dataset",
@@ -194,15 +207,6 @@ class ArchiveClient(RestClient):
         """Close all connections."""
         super().close()
         self._addresses.close()
-
-
-def is_public(host: str) -> bool:
-    """Return whether a host has only addresses of the public internet, or none that this machine can find: archives name any host."""
-    try:
-        found = socket.getaddrinfo(host, 443, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError):
-        return True  # the request says why
-    return not any(is_near(str(each[4][0])) or is_private(str(each[4][0])) for each in found)
 
 
 def _total_of(response: Response) -> int:

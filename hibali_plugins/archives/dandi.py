@@ -15,6 +15,7 @@ from hibali_plugins.archives.files import (
     checksums,
     path_in,
     size_in,
+    size_or_none,
     text_in,
     time_in,
     value_in,
@@ -38,7 +39,7 @@ def list_files(client: ArchiveClient, place: Place) -> Listing:
         stated = max(stated, size_in(page, "count") if isinstance(page.get("count"), int) else 0)
         for asset in results:
             _add(client, listing, asset)
-    if len(listing.files) + len(listing.problems) < stated:
+    if listing.count < stated:
         raise client.bad_answer(f"it has fewer than the {stated} assets that it states")
     return listing
 
@@ -59,7 +60,8 @@ def _newest(client: ArchiveClient, place: Place) -> str:
 def _add(client: ArchiveClient, listing: Listing, asset: Any) -> None:
     path, number = path_in(text_in(asset, "path")), text_in(asset, "asset_id")
     if value_in(asset, "zarr") is not None:
-        listing.leave_out(path, "kept-elsewhere", "it is a Zarr store of its own, which dandi downloads")
+        why = "it is a Zarr store of its own, which dandi downloads"
+        listing.leave_out(path, "kept-elsewhere", why, size_or_none(asset, "size"))
         return
     size = client.size_of(asset)
     digest = value_in(asset, "metadata", "digest")

@@ -5,15 +5,19 @@ A DOI without `.vN` stands for the newest version. Folders are in `folder_struct
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 from hibali_plugins.archives.client import ArchiveClient
 from hibali_plugins.archives.files import (
+    MOST_FILES,
     ArchivedFile,
     Listing,
     checksums,
     path_in,
+    size_or_none,
     text_in,
     time_in,
     value_in,
@@ -33,14 +37,18 @@ def list_files(client: ArchiveClient, place: Place) -> Listing:
         raise client.bad_answer("it is no article")
     folders = record.get("folder_structure")
     listing, made = Listing(str(version), text_in(record, "doi")), time_in(record, "published_date")
-    for file in _files(client, f"{article}/versions/{version}/files"):
-        number, name = value_in(file, "id"), text_in(file, "name")
-        folder = text_in(folders, str(number))
-        path = path_in(folder, name)
+    files = list(islice(_files(client, f"{article}/versions/{version}/files"), MOST_FILES))
+    paths = [path_in(text_in(folders, str(value_in(file, "id"))), text_in(file, "name")) for file in files]
+    count = Counter(paths)
+    for file, path in zip(files, paths, strict=True):
         if value_in(file, "is_link_only"):
-            listing.leave_out(path, "kept-elsewhere", "it is only a link to another place")
+            why = "it is only a link to another place"
+            listing.leave_out(path, "kept-elsewhere", why, size_or_none(file, "size"))
             continue
         size = client.size_of(file)
+        if count[path] > 1:  # Figshare accepts that
+            listing.leave_out(path, "unsafe-name", "the dataset has several files of this name", size)
+            continue
         # the checksum that the depositor gave, if there is one, is another one only if the upload was damaged
         sums = checksums([("md5", text_in(file, name)) for name in ("computed_md5", "supplied_md5")])
         listing.add(ArchivedFile(path, size, text_in(file, "download_url"), made, **sums), client.subject)

@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from string import hexdigits
 from typing import Any, NamedTuple
 
 from hibali.errors import IncompleteError
 from hibali.text import printable
+from transfers.model.entry import Entry, Kind
 from transfers.model.facts import unsafe_component
 from transfers.model.units import Problem
 
 MOST_FILES = 1_000_000
-_HEXADECIMAL = {"md5": re.compile(r"[0-9a-f]{32}"), "sha256": re.compile(r"[0-9a-f]{64}")}
+_LENGTHS = {"md5": 32, "sha1": 40, "sha256": 64, "sha512": 128}
 
 
 class ArchivedFile(NamedTuple):
     """A file: its path in the dataset, its size, where its content is, and when it or its version was made.
 
-    The archive has no more than `md5` and `sha256` as its checksums; "" for none.
+    `sha256` is the archive's own one, "" for none; `checksum` its best other one: an MD5, SHA-1 or SHA-512, which its length tells.
     """
 
     path: bytes
     size: int
     address: str
     mtime_ns: int = 0
-    md5: str = ""
+    checksum: str = ""
     sha256: str = ""
 
 
@@ -39,13 +40,20 @@ class Listing:
         version: The version, as the archive names it.
         doi: The DOI of exactly this version; "" where the archive has none.
         files: By path.
-        problems: Names that cannot be read, and why.
+        known: Files that cannot be read, and why.
+        problems: The same for names without a known size, so that no filter can tell whether they are wanted.
     """
 
     version: str
     doi: str = ""
     files: dict[bytes, ArchivedFile] = field(default_factory=dict)
+    known: list[tuple[Entry, Problem]] = field(default_factory=list)
     problems: list[tuple[bytes, Problem]] = field(default_factory=list)
+
+    @property
+    def count(self) -> int:
+        """How many names the archive has."""
+        return len(self.files) + len(self.known) + len(self.problems)
 
     def add(self, file: ArchivedFile, subject: str) -> None:
         """Add a file. Raise `IncompleteError` for a path that is no path below the dataset (S1), and for a second file there."""
@@ -63,9 +71,13 @@ class Listing:
             )
         self.files[file.path] = file
 
-    def leave_out(self, path: bytes, code: str, message: str) -> None:
+    def leave_out(self, path: bytes, code: str, message: str, size: int | None) -> None:
         """Note a name that cannot be read."""
-        self.problems.append((path, Problem(code, message)))
+        problem = Problem(code, message)
+        if size is None or unsafe_component(path):
+            self.problems.append((path, problem))
+        else:
+            self.known.append((Entry(path, Kind.FILE, size), problem))
 
 
 def _not_unicode(path: bytes) -> str | None:
@@ -91,10 +103,17 @@ def value_in(record: Any, *names: str) -> Any:
 
 def size_in(record: Any, *names: str) -> int:
     """Return the size at these names. Raise `ValueError`."""
+    found = size_or_none(record, *names)
+    if found is None:
+        raise ValueError
+    return found
+
+
+def size_or_none(record: Any, *names: str) -> int | None:
+    """Return the size at these names, None if there is none. Zenodo writes some as 625.0."""
     found = value_in(record, *names)
-    if isinstance(found, int) and not isinstance(found, bool) and found >= 0:
-        return found
-    raise ValueError
+    is_number = isinstance(found, int | float) and not isinstance(found, bool)
+    return int(found) if is_number and 0 <= found < 2**63 and found == int(found) else None
 
 
 def time_in(record: Any, *names: str) -> int:
@@ -107,12 +126,14 @@ def time_in(record: Any, *names: str) -> int:
 
 
 def checksums(pairs: Iterable[tuple[str, Any]]) -> dict[str, str]:
-    """Return the checksums that hibali can compare, by `md5` and `sha256`, from pairs of an algorithm's name and the digits."""
-    found = {}
+    """Return the checksums that hibali can compare, as `ArchivedFile` has them, from pairs of an algorithm's name and the digits."""
+    found: dict[str, str] = {}
     for name, digits in pairs:
         key, value = name.lower().replace("-", ""), str(digits or "").lower()
-        if key in _HEXADECIMAL and _HEXADECIMAL[key].fullmatch(value):
-            found[key] = value
+        field = "sha256" if key == "sha256" else "checksum"
+        is_one = len(value) == _LENGTHS.get(key) and not set(value) - set(hexdigits)
+        if is_one and len(value) >= len(found.get(field, "")):
+            found[field] = value
     return found
 
 

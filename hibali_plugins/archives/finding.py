@@ -11,9 +11,10 @@ from urllib.parse import parse_qs, quote, urlsplit
 from hibali.config.edit import check_site_table
 from hibali.config.kinds import SiteDescription
 from hibali.errors import NotFoundError
+from hibali.http.addresses import is_public
 from hibali.request_limits import RequestLimit
 from hibali_plugins.archives import dandi, dataverse, figshare, osf, zenodo
-from hibali_plugins.archives.client import ArchiveClient, is_public
+from hibali_plugins.archives.client import ArchiveClient
 from hibali_plugins.archives.files import Listing, text_in, value_in
 from hibali_plugins.archives.settings import ArchiveSettings, Place, place_of
 
@@ -68,6 +69,13 @@ def fill_site(name: str, table: Mapping[str, Any], resolver: str = RESOLVER) -> 
     if place.service == "osf":
         notes.append("A project of OSF has no versions: its files can change.")
     return SiteDescription({**table, "doi": given}, {}, tuple(filled), tuple(notes))
+
+
+def resolve(own: ArchiveSettings, subject: str) -> ArchiveSettings:
+    """Return the settings with the address of the archive, which doi.org knows if the DOI does not name it."""
+    if place_of(own.name) is not None:
+        return own
+    return replace(own, service="dataverse", url=_resolve(own.name, subject, RESOLVER))
 
 
 def _resolve(doi: str, subject: str, resolver: str) -> str:

@@ -6,12 +6,13 @@ config.toml is read with this module, so it imports neither the store nor the cl
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hibali.config.kinds import Choose, SiteDescription, SiteOption, StoreKind
 from hibali.config.model import Site
 from hibali.events import Listener, ignore
-from hibali_plugins.archives.settings import ArchiveSettings
+from hibali_plugins.archives.settings import ArchiveSettings, split_location
 
 if TYPE_CHECKING:
     from hibali.locations import Location
@@ -30,6 +31,7 @@ KIND = StoreKind(
     has_keys=True,
     limits_requests=True,
     address=lambda site: f"doi:{site.own.name}",
+    unconfigured=lambda: ArchiveSettings(name=""),
     fill=_fill,
     options=(
         SiteOption(
@@ -48,17 +50,26 @@ KIND = StoreKind(
 
 
 def open_store(location: Location, *, on_event: Listener = ignore) -> ArchiveStore:
-    """Open a path in the dataset."""
-    return _open(location.site, location.raw, on_event)
+    """Open a path in the dataset of a site, or in one that the location itself names."""
+    if location.site.own.name:
+        return _open(location.site, location.raw, on_event)
+    from hibali_plugins.archives.finding import resolve  # start-up: config.toml is read with this module
+
+    own, inside = split_location(location.path)
+    own = resolve(own, f"doi:{own.name}")
+    root = inside.encode("utf-8", "surrogateescape")
+    return _open(replace(location.site, own=own), root, on_event, is_configured=False)
 
 
-def _open(site: Site, root: bytes, on_event: Listener) -> ArchiveStore:
+def _open(site: Site, root: bytes, on_event: Listener, *, is_configured: bool = True) -> ArchiveStore:
     from hibali.request_limits import request_limit  # start-up: config.toml is read with this module
     from hibali_plugins.archives.client import ArchiveClient  # start-up: as above
     from hibali_plugins.archives.store import ArchiveStore  # start-up: as above
 
     place = site.own.place
-    return ArchiveStore(ArchiveClient(place.url, site.name, request_limit(site), on_event), place, root)
+    subject = site.name if is_configured else f"doi:{site.own.name}"
+    client = ArchiveClient(place.url, subject, request_limit(site), on_event)
+    return ArchiveStore(client, place, root, is_configured=is_configured)
 
 
 def check(site: Site, facts: dict[str, str | int | bool], *, on_event: Listener = ignore) -> None:
@@ -70,6 +81,6 @@ def check(site: Site, facts: dict[str, str | int | bool], *, on_event: Listener 
         if store.listing.version:
             facts["version"] = store.listing.version
         facts["files"], facts["bytes"] = len(files), sum(file.size for file in files)
-        facts["without a checksum"] = sum(not file.md5 and not file.sha256 for file in files)
+        facts["without a checksum"] = sum(not file.checksum and not file.sha256 for file in files)
     finally:
         store.close()

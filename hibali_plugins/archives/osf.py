@@ -36,7 +36,7 @@ def list_files(client: ArchiveClient, place: Place) -> Listing:
         try:
             size = size_in(item, "attributes", "size")
         except ValueError:
-            listing.leave_out(path, "no-size", "the archive does not report its size")
+            listing.leave_out(path, "no-size", "the archive does not report its size", None)
             continue
         hashes = value_in(item, "attributes", "extra", "hashes")
         sums = checksums([("sha256", text_in(hashes, "sha256")), ("md5", text_in(hashes, "md5"))])

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, Literal, NamedTuple, Self
 
 from hibali.config.schema import Note, choice, line, setting, table, text
+from hibali.errors import UsageError
 from transfers.stores.bearer.settings import read_url
 
 Service = Literal["zenodo", "figshare", "dataverse", "dandi", "osf"]
@@ -47,6 +48,26 @@ def place_of(doi: str) -> Place | None:
     return None
 
 
+_VERSION = r"[0-9][0-9.]*"
+
+
+def split_location(path: str) -> tuple[ArchiveSettings, str]:
+    """Return the dataset of DOI[/PATH], or with another DOI DOI@VERSION[/PATH], and PATH. Raise `UsageError`."""
+    for pattern, _, _ in _KNOWN:
+        if found := re.match(rf"(?:{pattern})(?=/|$)", path, re.IGNORECASE):
+            return ArchiveSettings(name=found[0]), path[found.end() :].lstrip("/")
+    doi, _, more = path.partition("@")
+    version, _, inside = more.partition("/")
+    if not _DOI.fullmatch(doi) or (more and not re.fullmatch(_VERSION, version)):
+        raise UsageError(
+            "bad-location",
+            "this is not the DOI of a dataset, such as doi:10.5281/zenodo.1234567",
+            subject=f"doi:{path}",
+            hint="In a Dataverse, a path comes after the version: doi:10.70122/FK2/ABC@1.0/PATH",
+        )
+    return ArchiveSettings(name=doi, version=version), inside
+
+
 def read_doi(value: Any, note: Note) -> str:
     """Read a DOI, also one with `doi:` or as an address of doi.org."""
     doi = _BEFORE.sub("", line(value, note).strip(), count=1)
@@ -65,7 +86,7 @@ class ArchiveSettings:
     )
     url: str = setting(read_url, default="", doc="the address of the archive, where the DOI does not tell")
     version: str = setting(
-        text(r"[0-9][0-9.]*", "a version"),
+        text(_VERSION, "a version"),
         default="",
         doc="the version, where the DOI stands for all of them",
     )

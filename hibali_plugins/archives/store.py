@@ -43,11 +43,12 @@ class ArchiveStore(ServerReader):
 
     facts = _FACTS
 
-    def __init__(self, client: ArchiveClient, place: Place, root: bytes) -> None:
-        """`root` is a path in the dataset, without leading or trailing slashes."""
+    def __init__(self, client: ArchiveClient, place: Place, root: bytes, *, is_configured: bool) -> None:
+        """`root` is a path in the dataset, without leading or trailing slashes; `is_configured` whether it is a site's."""
         super().__init__(self._read, root, client.subject, threads=_THREADS, name="archive")
         self._client = client
         self._place = place
+        self._is_configured = is_configured
         self._known: Listing | None = None
         self._guard = threading.Lock()
         self._folders: dict[bytes, set[bytes]] = {}
@@ -67,15 +68,13 @@ class ArchiveStore(ServerReader):
 
     def _listed(self) -> Listing:
         listing = list_files(self._client, self._place)
-        if self._place.service == "zenodo" and listing.version != self._place.identifier:
-            newest = f"10.5281/zenodo.{listing.version}"
-            raise UsageError(
-                "not-one-version",
-                f"this DOI stands for all versions of the dataset; the newest one is {newest}",
-                subject=self._subject,
-                hint=f"To name it: hibali config set sites.{self._subject}.doi.name {shlex.quote(newest)}",
-            )
-        if not listing.files and not listing.problems:
+        if self._place.service == "zenodo":
+            is_exact = listing.version == self._place.identifier
+        else:  # a site without a version has the newest one, because its owner wanted that
+            is_exact = self._is_configured or bool(self._place.version) or not listing.version
+        if not is_exact:
+            raise self._not_one_version(listing)
+        if not listing.count:
             raise AccessError(
                 "denied",
                 "the archive lists no file: the dataset is embargoed or restricted, or has only a description",
@@ -85,9 +84,21 @@ class ArchiveStore(ServerReader):
         for path in listing.files:
             self._add_folders(path)
         for path in listing.files.keys() & self._folders.keys():
-            del listing.files[path]
-            listing.leave_out(path, "unsafe-name", "the dataset has a folder of the same name")
+            size = listing.files.pop(path).size
+            listing.leave_out(path, "unsafe-name", "the dataset has a folder of the same name", size)
         return listing
+
+    def _not_one_version(self, listing: Listing) -> UsageError:
+        newest = listing.doi
+        if self._place.service == "dataverse":
+            newest = f"{self._place.identifier.removeprefix('doi:')}@{listing.version}"
+        named = f"hibali config set sites.{self._subject}.doi.name {shlex.quote(newest)}"
+        return UsageError(
+            "not-one-version",
+            f"this DOI stands for all versions of the dataset; the newest one is {newest}",
+            subject=self._subject,
+            hint=f"To name it: {named if self._is_configured else f'doi:{newest}'}",
+        )
 
     def _add_folders(self, path: bytes) -> None:
         for above in enclosing(path):
@@ -125,13 +136,18 @@ class ArchiveStore(ServerReader):
             if shallow or entry.kind is Kind.FILE:  # an archive has no folders of its own
                 yield entry
         inside = self.root_path + b"/" if self.root_path else b""
-        problems = [
+        known = [
+            (entry._replace(path=entry.path[len(inside) :]), problem)
+            for entry, problem in self.listing.known
+            if entry.path.startswith(inside)
+        ]
+        others = [
             (path[len(inside) :], problem)
             for path, problem in self.listing.problems
             if path.startswith(inside)
         ]
-        if problems:
-            raise ListingIncompleteError(self._subject, problems)
+        if known or others:
+            raise ListingIncompleteError(self._subject, others, known)
 
     def _children(self, folder: bytes) -> Iterator[Entry]:
         inside = len(self.root_path) + 1 if self.root_path else 0
@@ -146,7 +162,7 @@ class ArchiveStore(ServerReader):
         if file is None:
             raise NotFoundError("vanished", "the file no longer exists", subject=self._subject)
         content, total = self._client.content(file.address, offset, length, most)
-        return Got(content, _tag(file), file.size if total < 0 else total, checksum=file.md5)
+        return Got(content, _tag(file), file.size if total < 0 else total, checksum=file.checksum)
 
     def _size_now(self, entry: Entry) -> int | None:
         file = self.listing.files.get(self._path(entry.path))
@@ -160,5 +176,5 @@ class ArchiveStore(ServerReader):
 
 def _tag(file: ArchivedFile) -> str:
     """Return what changes with the content, as far as the archive tells."""
-    known = file.sha256 or file.md5 or f"{file.size} {file.address}"
+    known = file.sha256 or file.checksum or f"{file.size} {file.address}"
     return hashlib.sha256(known.encode("utf-8", "surrogatepass")).hexdigest()[:16]

@@ -8,7 +8,15 @@ from __future__ import annotations
 from urllib.parse import quote_from_bytes
 
 from hibali_plugins.archives.client import ArchiveClient
-from hibali_plugins.archives.files import ArchivedFile, Listing, checksums, path_in, text_in, time_in
+from hibali_plugins.archives.files import (
+    ArchivedFile,
+    Listing,
+    checksums,
+    path_in,
+    size_or_none,
+    text_in,
+    time_in,
+)
 from hibali_plugins.archives.settings import Place
 
 
@@ -17,16 +25,22 @@ def list_files(client: ArchiveClient, place: Place) -> Listing:
     record = client.record(f"/api/records/{place.identifier}")
     number = str(record.get("id", ""))
     files = record.get("files")
+    if isinstance(files, dict):  # the form of InvenioRDM, on which Zenodo is built
+        stated, entries = size_or_none(files, "count") or 0, files.get("entries")
+        files = list(entries.values()) if isinstance(entries, dict) else []
+        if len(files) < stated:
+            raise client.bad_answer(f"it has {len(files)} of the {stated} files that it states")
     if not number.isdigit() or not isinstance(files, list):
         raise client.bad_answer("it is no record")
-    listing = Listing(number, text_in(record, "doi"))
+    listing = Listing(number, text_in(record, "doi") or text_in(record, "pids", "doi", "identifier"))
     made = time_in(record, "created")
     for file in files:
-        name = text_in(file, "key") or text_in(file, "filename")
+        # a second form, that of one's own depositions, has also come from here in 2023
+        is_own = not text_in(file, "key")
+        path = path_in(text_in(file, "filename" if is_own else "key"))
         algorithm, _, digits = text_in(file, "checksum").rpartition(":")
-        address = (
-            f"{client.origin}/api/records/{number}/files/{quote_from_bytes(path_in(name), safe='')}/content"
-        )
+        address = f"{client.origin}/api/records/{number}/files/{quote_from_bytes(path)}/content"
+        size = client.size_of(file, "filesize" if is_own else "size")
         sums = checksums([(algorithm or "md5", digits)])
-        listing.add(ArchivedFile(path_in(name), client.size_of(file), address, made, **sums), client.subject)
+        listing.add(ArchivedFile(path, size, address, made, **sums), client.subject)
     return listing

@@ -176,7 +176,9 @@ class DataProxy(RestClient):
 
         def attempt() -> Response:
             response = self.api("PUT", path, query={"redirect": "false"})
-            client, target = self._addresses.client_of(self._checked(self.record_of(response).get("url")))
+            client, target = self._addresses.client_of(
+                self._addresses.checked(self.record_of(response).get("url"))
+            )
             seconds = request_timeout(len(content), _RESPONSE_SECONDS)
             with self._limit.turn():
                 response = client.request("PUT", target, body=content, limit=MAX_ERROR_BYTES, seconds=seconds)
@@ -296,19 +298,8 @@ class DataProxy(RestClient):
         query = {"redirect": "false"} if method == "GET" else {}
         response = self.api(method, self.path_of(key), query=query, accept=(307,) if query else ())
         if response.status == 307:
-            return self._checked(response.headers.get("location"))
-        return self._checked(self.record_of(response).get("url"))
-
-    def _checked(self, address: Any) -> str:
-        """Return an address that may be contacted. Raises `IncompleteError("unsafe-address")`."""
-        if self._addresses.allows(address):
-            return str(address)
-        raise IncompleteError(
-            "unsafe-address",
-            "the service named an address of the object that hibali does not contact: only https is allowed",
-            subject=self.subject,
-            hint="Report it to EBRAINS support.",
-        )
+            return self._addresses.checked(response.headers.get("location"))
+        return self._addresses.checked(self.record_of(response).get("url"))
 
     def bad_answer(self, reason: str) -> TryLaterError:
         """See RestClient."""

@@ -29,6 +29,7 @@ from transfers.stores.open_store import open_store
 SITE = "site"
 ROOT = "data set/target"
 CLOUDS = ("fsspec-s3", "fsspec-gcs", "fsspec-azure", "fsspec-webhdfs")  # filesystems of fsspec with a server
+FLAT = frozenset({"zenodo"})  # without folders, which all tests have: tests/plugins/archives/test_drafts.py
 QUICK = frozenset({"local", "ssh", "s3", "fsspec-memory"})
 
 
@@ -38,7 +39,7 @@ def store_words() -> list[Any]:
     Those that are most used, or quick, are not `heavy`. WebDAV servers differ where the standard allows it: there are three.
     """
     words = [
-        *built_in_names("transfers.stores"),
+        *(word for word in built_in_names("transfers.stores") if word not in FLAT),
         *stores_there(*DAV_SERVERS, "fsspec-memory", "cbrain-s3", "unicore-uftp", *CLOUDS),
     ]
     return [word if word in QUICK else pytest.param(word, marks=pytest.mark.heavy) for word in words]

@@ -5,11 +5,11 @@ gives out contents as they do: by a redirect to another server, with ranges. Unm
 
 | archive | source of the requests and answers | not in the double |
 |---|---|---|
-| Zenodo | developers.zenodo.org (Records), and tests/services/zenodo.py | restricted records, limits of rates |
-| Figshare | API v2 as its OpenAPI document of 2026 describes it (articles, versions, files) | private articles |
-| Dataverse | guides.dataverse.org 6.10: List Files in a Dataset, Data Access API | draft versions, guestbooks |
-| DANDI | dandi 0.81.0, dandiapi.py | Zarr entries, embargoed Dandisets |
-| OSF | developer.osf.io, and osfclient 0.0.5 | storages of third parties |
+| Zenodo | zenodo-rdm 6386403 (legacy/serializers), answers of 2019 to 2026, tests/services/zenodo.py | restricted records, limits of rates |
+| Figshare | API v2 as its OpenAPI document of 2026 describes it (articles, versions, files), answers of 2021 to 2025 | private articles |
+| Dataverse | guides.dataverse.org 6.10, dataverse 6.10 (Datasets.java, JsonPrinter.java), answers of 2019 to 2026 | guestbooks |
+| DANDI | dandi 0.81.0, dandiapi.py; dandi-archive of 2026 (views/pagination.py, serializers.py) | Zarr entries, embargoed Dandisets |
+| OSF | developer.osf.io, osfclient 0.0.5, answers of 2019 to 2026 | storages of third parties |
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ class Published:
 
     path: str
     content: bytes
+    restricted: bool = False
 
     @property
     def md5(self) -> str:
@@ -132,7 +133,13 @@ class Archive(RestDouble):
 
 
 class ZenodoArchive(Archive):
-    """Record 11 of Zenodo; 10 is its first version, and 9 stands for all."""
+    """Record 11 of Zenodo; 10 is its first version, and 9 stands for all.
+
+    Attributes:
+        form: How it describes a record: "zenodo"; "deposition", as one's own, which public records were, too, in 2023; or "rdm".
+    """
+
+    form = "zenodo"
 
     doi, older_doi, all_versions_doi = "10.5281/zenodo.11", "10.5281/zenodo.10", "10.5281/zenodo.9"
 
@@ -149,12 +156,29 @@ class ZenodoArchive(Archive):
         if found[1] not in {"10", "11"}:
             raise RefusalError(404, "The persistent identifier does not exist.", expected=True)
         files = self.files if found[1] == "11" else self.files[:1]
-        listed = [
-            {"id": "x", "key": file.path, "size": len(file.content), "checksum": f"md5:{file.md5}"}
+        links = [
+            f"{self.origin}/api/records/{found[1]}/files/{quote(file.path, errors='surrogatepass')}/content"
             for file in files
         ]
+        listed: list[dict[str, Any]] = [
+            {"id": "x", "filename": file.path, "filesize": float(len(file.content)), "checksum": file.md5}
+            if self.form == "deposition"
+            else {
+                "id": "x",
+                "key": file.path,
+                "size": len(file.content),
+                "checksum": f"md5:{file.md5}",
+                "links": {"self": link},
+            }
+            for file, link in zip(files, links, strict=True)
+        ]
         number = int(found[1])
-        record = {"id": number, "doi": f"10.5281/zenodo.{number}", "conceptrecid": "9", "created": MADE}
+        doi = f"10.5281/zenodo.{number}"
+        if self.form == "rdm":
+            entries = {"count": len(listed), "entries": {each["key"]: each for each in listed}}
+            pids = {"doi": {"identifier": doi, "provider": "datacite"}}
+            return Reply(content={"id": found[1], "created": MADE, "pids": pids, "files": entries})
+        record = {"id": number, "doi": doi, "conceptrecid": "9", "created": MADE}
         return Reply(content={**record, "files": listed})
 
     def _content(self, request: Request, found: re.Match[str]) -> Reply:
@@ -210,30 +234,63 @@ class FigshareArchive(Archive):
 
 
 class DataverseArchive(Archive):
-    """The dataset doi:10.70122/FK2/ABC with the versions 1.0 and 2.1; one of its files is restricted, and one a converted table."""
+    """The dataset doi:10.70122/FK2/ABC with the versions 1.0 and 2.1; files named *.sav are converted tables.
 
+    Attributes:
+        lists_pages: Whether it has /files and excludeFiles, as since 6.1.
+        algorithm: Of the checksums: MD5, SHA-1, SHA-256 or SHA-512, as the installation is configured.
+    """
+
+    lists_pages = True
+    algorithm = "MD5"
     doi = older_doi = all_versions_doi = "10.70122/FK2/ABC"
 
     def routes(self) -> list[tuple[str, str, Route]]:
         return [
             ("GET", r"/api(?:/v1)?/datasets/:persistentId/versions/([^/]+)", self._version),
+            ("GET", r"/api/datasets/:persistentId/versions/([^/]+)/files", self._listed),
             ("GET", r"/api(?:/v1)?/access/datafile/(\d+)", self._content),
         ]
 
     def _version(self, request: Request, found: re.Match[str]) -> Reply:
         request.allow("persistentId", "excludeFiles")
-        number = {":latest-published": (2, 1), "2.1": (2, 1), "1.0": (1, 0)}.get(found[1])
+        number, files = self._files_of(request, found[1])
+        data = {"versionNumber": number[0], "versionMinorNumber": number[1], "versionState": "RELEASED"}
+        if not self.lists_pages or request.query.get("excludeFiles") != "true":
+            data["files"] = [self._shown(*one) for one in files]
+        return Reply(content={"status": "OK", "data": data})
+
+    def _files_of(
+        self, request: Request, version: str
+    ) -> tuple[tuple[int, int], list[tuple[int, Published]]]:
+        number = {":latest-published": (2, 1), "2.1": (2, 1), "1.0": (1, 0)}.get(version)
         if request.query.get("persistentId") != f"doi:{self.doi}" or number is None:
             raise RefusalError(404, "Dataset not found", expected=True)
-        files = self.numbered() if number == (2, 1) else self.numbered()[:1]
-        data = {"versionNumber": number[0], "versionMinorNumber": number[1], "versionState": "RELEASED"}
-        return Reply(
-            content={"status": "OK", "data": {**data, "files": [self._shown(*one) for one in files]}}
-        )
+        return number, self.numbered() if number == (2, 1) else self.numbered()[:1]
+
+    def _listed(self, request: Request, found: re.Match[str]) -> Reply:
+        """Answer with a page. PostgreSQL may return files of the same name in another order for each page."""
+        request.allow("persistentId", "limit", "offset", "orderCriteria")
+        if not self.lists_pages:
+            raise RefusalError(404, "there is no such request")
+        files = self._files_of(request, found[1])[1]
+        offset, limit = int(request.query.get("offset", 0)), int(request.query.get("limit", 10**9))
+        order = request.query.get("orderCriteria", "NameAZ")
+        if order.startswith("Name"):
+            files.sort(key=lambda each: -each[0] if offset else each[0])
+            files.sort(key=lambda each: each[1].name, reverse=order == "NameZA")
+        elif order == "Size":
+            files.sort(key=lambda each: len(each[1].content))
+        page = [self._shown(*one) for one in files[offset : offset + limit]]
+        return Reply(content={"status": "OK", "totalCount": len(files), "data": page})
 
     def _shown(self, number: int, file: Published) -> dict[str, Any]:
         content: dict[str, Any] = {"id": number, "filename": file.name, "filesize": len(file.content)}
-        content |= {"md5": file.md5, "checksum": {"type": "MD5", "value": file.md5}}
+        name = self.algorithm.lower().replace("-", "")
+        digest = hashlib.new(name, file.content, usedforsecurity=False).hexdigest()
+        content["checksum"] = {"type": self.algorithm, "value": digest}
+        if name == "md5":
+            content["md5"] = digest
         content["creationDate"] = MADE[:10]
         if file.name.endswith(".sav"):  # an ingested table: what is listed is the original's checksum
             content |= {"filename": file.name.replace(".sav", ".tab"), "filesize": 3}
@@ -243,11 +300,13 @@ class DataverseArchive(Archive):
                 "originalFileSize": len(file.content),
             }
         folder = {"directoryLabel": file.folder} if file.folder else {}
-        return {"label": content["filename"], "restricted": False, **folder, "dataFile": content}
+        return {"label": content["filename"], "restricted": file.restricted, **folder, "dataFile": content}
 
     def _content(self, request: Request, found: re.Match[str]) -> Reply:
         request.allow("format")
         is_table = self.files[int(found[1])].name.endswith(".sav")
+        if self.files[int(found[1])].restricted:
+            raise RefusalError(403, "not authorized to access this object", expected=True)
         if is_table and request.query.get("format") != "original":
             return Reply(content=b"tab")
         return self.redirect(found[1], 303)
@@ -281,7 +340,7 @@ class DandiArchive(Archive):
         more = f"{here}?metadata={request.query.get('metadata', 'false')}&page={page + 1}"
         return Reply(
             content={
-                "count": len(files),
+                "count": len(files) if page == 1 else None,
                 "next": more if page * size < len(files) else None,
                 "previous": None,
                 "results": [self._asset(*one) for one in files[(page - 1) * size : page * size]],

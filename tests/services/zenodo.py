@@ -10,7 +10,9 @@ rates, or how long a real search needs until it finds a new record.
 | GET /api/records | 400 for pages of more than 25 without a login, 100 with one (site/zenodo_rdm/params.py) | the same |
 | GET /api/deposit/depositions | one's own, by a query; 403 without a token | the same |
 | POST depositions | 201; unknown fields of metadata are ignored or 400 by field | unknown fields are 400 |
-| PUT to the bucket link, POST files | 201; md5 as checksum | the same |
+| GET, DELETE depositions/N | one's own, with all files (`filename`, `filesize`, MD5 without its name); 404 for others | GET only |
+| PUT to the bucket link, POST files | 201 with key, size and `md5:` of what was stored, in one transaction: a file is replaced whole; names without slashes; 403 once it is published | the same; MD5 and content are `damaged` for a test |
+| GET, DELETE of the bucket link and a name | the content, also in ranges; 204, 404 | the same |
 | POST actions/publish | 202; 400 with the lacking fields | the same |
 | limits of rates | 429 with Retry-After | only as a fault of a test |
 """
@@ -43,10 +45,11 @@ class Deposition:
 
 
 class Zenodo(RestDouble):
-    """The double; `depositions` are all, by number."""
+    """The double; `depositions` are all, by number. Of a stored file that is `damaged`, the last byte is lost."""
 
     def __init__(self) -> None:
         self.depositions = SharedDict[int, Deposition]()
+        self.damaged = ""
         super().__init__()
 
     def open_paths(self) -> str:
@@ -61,7 +64,10 @@ class Zenodo(RestDouble):
             ("GET", r"/api/deposit/depositions", self._list),
             ("POST", r"/api/deposit/depositions", self._create),
             ("POST", one + "/files", self._post_file),
+            ("GET", one, self._one),
             ("PUT", r"/api/files/bucket-(\d+)/([^/]+)", self._put_file),
+            ("GET", r"/api/files/bucket-(\d+)/([^/]+)", self._get_file),
+            ("DELETE", r"/api/files/bucket-(\d+)/([^/]+)", self._delete_file),
             ("POST", one + "/actions/publish", self._publish),
             ("GET", r"/api/records/", self._search),
             ("GET", r"/api/records/(\d+)", self._record),
@@ -112,9 +118,40 @@ class Zenodo(RestDouble):
         return Reply(201, {"filename": name})
 
     def _put_file(self, request: Request, found: re.Match[str]) -> Reply:
-        draft = self._draft(found[1])
-        draft.files[found[2]] = request.body()
-        return Reply(201, {"key": found[2], "checksum": _md5(draft.files[found[2]])})
+        body = request.body()
+        draft, name = self._open_draft(found[1]), found[2]
+        draft.files[name] = body[:-1] if name == self.damaged else body
+        self.received.add(name, len(body))
+        stored = draft.files[name]
+        return Reply(201, {"key": name, "size": len(stored), "checksum": _md5(stored), "is_head": True})
+
+    def _open_draft(self, number: str) -> Deposition:
+        if self.depositions[int(number)].submitted:
+            raise RefusalError(403, "Permission denied.", expected=True)
+        return self._draft(number)
+
+    def _one(self, request: Request, found: re.Match[str]) -> Reply:
+        request.allow()
+        made = self.depositions.get(int(found[1]))
+        if made is None:
+            raise RefusalError(404, "The persistent identifier does not exist.", expected=True)
+        return Reply(content=self._described(made))
+
+    def _get_file(self, request: Request, found: re.Match[str]) -> Reply:
+        content = self.depositions[int(found[1])].files.get(found[2])
+        if content is None:
+            raise RefusalError(404, "File not found.", expected=True)
+        wanted = re.fullmatch(r"bytes=(\d+)-(\d+)", request.headers.get("Range") or "")
+        if wanted is None:
+            return Reply(content=content)
+        first = int(wanted[1])
+        part = content[first : int(wanted[2]) + 1]
+        return Reply(206, part, {"Content-Range": f"bytes {first}-{first + len(part) - 1}/{len(content)}"})
+
+    def _delete_file(self, _: Request, found: re.Match[str]) -> Reply:
+        if self._open_draft(found[1]).files.pop(found[2], None) is None:
+            raise RefusalError(404, "File not found.", expected=True)
+        return Reply(204)
 
     def _publish(self, _: Request, found: re.Match[str]) -> Reply:
         draft = self._draft(found[1])
@@ -150,7 +187,10 @@ class Zenodo(RestDouble):
             "submitted": made.submitted,
             "metadata": made.metadata,
             "links": links,
-            "files": [],
+            "files": [
+                {"id": "x", "filename": name, "filesize": len(content), "checksum": _md5(content)[4:]}
+                for name, content in made.files.items()
+            ],
             **doi,
         }
 

@@ -11,11 +11,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Timer
 from typing import Any
 
 from hibali.ledger import short_identifier
+from tests.services.archives import Published, ZenodoArchive
+from tests.services.zenodo import Deposition, Zenodo
 from tests.support.documented_commands import REPOSITORY
 from tests.support.private_cron import PrivateCron
 
@@ -209,6 +212,22 @@ class DocumentationHome:
         )
         self.hibali.home.config.write_text(config)
         self.hibali.home.config.chmod(0o600)
+
+    @contextmanager
+    def open_archives(self) -> Iterator[None]:
+        """Start the archive of a dataset and that of a draft, to which `sites add` leads until the block ends."""
+        dataset, drafts = ZenodoArchive([Published("README.md", b"A dataset.\n")]), Zenodo()
+        drafts.depositions[1234567] = Deposition(1234567, {})
+        self.hibali.env["ZENODO_TOKEN"] = drafts.token
+        self.replacements |= {
+            "--doi 10.5281/zenodo.1234567": f"--doi {dataset.doi} --set doi.url={dataset.url}",
+            "--zenodo-draft 1234567": f"--zenodo-draft 1234567 --set zenodo.url={drafts.url}",
+        }
+        try:
+            yield
+        finally:
+            dataset.close()
+            drafts.close()
 
     def fill_bucket(self) -> None:
         """Fill the bucket with a study, without hibali."""

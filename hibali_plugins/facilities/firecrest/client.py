@@ -284,9 +284,12 @@ class FirecrestClient:
             raise self._rest.bad_answer("it has no addresses for the parts")
         if len(parts) > _MOST_PARTS or len(parts) != -(-size // part_bytes):
             raise self._rest.bad_answer("the number of parts is not that of the file")
-        checked = tuple(self.checked(each) for each in parts)
+        checked = tuple(self.addresses.checked(each) for each in parts)
         return Transfer(
-            self._transfer_job(record), checked, self.checked(given.get("completeUploadUrl")), part_bytes
+            self._transfer_job(record),
+            checked,
+            self.addresses.checked(given.get("completeUploadUrl")),
+            part_bytes,
         )
 
     def begin_download(self, path: bytes) -> Transfer:
@@ -296,7 +299,7 @@ class FirecrestClient:
         )
         given = record.get("transferDirectives")
         address = given.get("downloadUrl") if isinstance(given, dict) else None
-        return Transfer(self._transfer_job(record), download=self.checked(address))
+        return Transfer(self._transfer_job(record), download=self.addresses.checked(address))
 
     def begin_stream(self, action: str, path: bytes) -> tuple[str, str]:
         """Begin to "upload" to or "download" from a path by the streamer, once; return its job and its coordinates."""
@@ -324,17 +327,6 @@ class FirecrestClient:
         if not found.isalnum():
             raise self._rest.bad_answer("it names no job")
         return found
-
-    def checked(self, address: Any) -> str:
-        """Return an address that may be contacted. Raise `IncompleteError("unsafe-address")`."""
-        if self.addresses.allows(address):
-            return str(address)
-        raise IncompleteError(
-            "unsafe-address",
-            "the service named an address that hibali does not contact: only https is allowed",
-            subject=self.subject,
-            hint="Report it to the site.",
-        )
 
     # Jobs
 

@@ -87,7 +87,7 @@ class StagedFiles:
         return transfer.download
 
     def _size_at(self, address: Any) -> int:
-        response = self._get(self._client.checked(address), 0, 1)
+        response = self._get(self._client.addresses.checked(address), 0, 1)
         size = response.headers.get("content-range", "").rpartition("/")[2]
         return int(size) if response.status == 206 and size.isdecimal() else -1
 

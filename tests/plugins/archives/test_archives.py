@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
-from hibali.errors import IncompleteError
+import hibali as api
+from hibali.errors import IncompleteError, TryLaterError
+from hibali_plugins.archives import dataverse, finding, settings
 from hibali_plugins.archives.client import ArchiveClient
 from hibali_plugins.archives.finding import list_files
 from hibali_plugins.archives.settings import Place, place_of
@@ -212,6 +214,96 @@ def place(archive: Archive) -> Place:
     return known._replace(url=archive.url)
 
 
+def test_a_restricted_file_is_a_failure_unless_it_is_excluded(hibali: Any, tmp_path: Path) -> None:
+    archive = ARCHIVES["dataverse"]([*FILES[:3], replace(FILES[3], restricted=True)])
+    try:
+        add(hibali, archive)
+        failed = hibali("pull", "there:", tmp_path / "data", "--delete", "--json", exit=6)
+        assert FILES[3].path in str(failed.lines)
+        (tmp_path / "data/mine").touch()
+        hibali("pull", "there:", tmp_path / "data", "--delete", "--exclude", "*.sav", exit=0)
+        assert pulled(tmp_path / "data") == tree_of(FILES[:3])
+        hibali("pull", "there:", tmp_path / "data", "--exclude", "*.md", exit=6)
+    finally:
+        archive.close()
+
+
+def test_all_forms_in_which_zenodo_describes_files_are_read() -> None:
+    archive = ARCHIVES["zenodo"]([Published("lexibank/v1.1.zip", b"release")])
+    client = ArchiveClient(archive.url, "there")
+    try:
+        first = list_files(client, place(archive))
+        for form in ("deposition", "rdm"):
+            archive.form = form
+            assert first == list_files(client, place(archive))
+        [file] = first.files.values()
+        assert file.checksum == archive.files[0].md5
+        assert client.content(file.address, 0, None, file.size) == (b"release", 7)
+    finally:
+        client.close()
+        archive.close()
+
+
+def test_a_dataset_of_dataverse_is_listed_in_pages_whatever_their_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dataverse, "_PAGE", 2)
+    archive = ARCHIVES["dataverse"]([Published(f"sub-{n}/events.tsv", b"x" * n) for n in range(5)])
+    client = ArchiveClient(archive.url, "there")
+    try:
+        listed = list_files(client, place(archive))
+        assert sorted(listed.files) == sorted(tree_of(archive.files))
+        archive.lists_pages = False
+        assert list_files(client, place(archive)) == listed
+    finally:
+        client.close()
+        archive.close()
+
+
+@pytest.mark.parametrize("algorithm", ["SHA-1", "SHA-512", "SHA-256"])
+def test_other_checksums_of_dataverse_prove_a_file(hibali: Any, tmp_path: Path, algorithm: str) -> None:
+    archive = ARCHIVES["dataverse"](list(FILES))
+    archive.algorithm = algorithm
+    try:
+        add(hibali, archive)
+        whole = archive.blobs.contents["2"]
+        archive.blobs.contents["2"] = b"x" + whole[1:]
+        failed = hibali("pull", "there:", tmp_path / "data", "--json", exit=6)
+        assert FILES[2].path in str(failed.lines)
+        archive.blobs.contents["2"] = whole
+        proof = hibali("pull", "there:", tmp_path / "data", "--json", exit=0).last["proof_moved"]
+        assert proof == ("recorded" if algorithm == "SHA-256" else "claimed")
+    finally:
+        archive.close()
+
+
+def test_two_files_of_a_name_are_left_out(hibali: Any, tmp_path: Path) -> None:
+    archive = ARCHIVES["figshare"]([*FILES, Published("README.md", b"Another one.\n")])
+    try:
+        add(hibali, archive)
+        failed = hibali("pull", "there:", tmp_path / "data", "--json", exit=6)
+        assert "several files of this name" in str(failed.lines)
+        assert pulled(tmp_path / "data") == tree_of(FILES[1:])
+    finally:
+        archive.close()
+
+
+def test_a_firewall_before_the_archive_asks_for_another_try() -> None:
+    archive = ARCHIVES["zenodo"](list(FILES))
+    client = ArchiveClient(archive.url, "there")
+    try:
+        [file, *_] = list_files(client, place(archive)).files.values()
+        archive.blobs.fail("status", "GET", status=202)
+        with pytest.raises(TryLaterError, match="firewall"):
+            client.content(file.address, 0, file.size, file.size)
+        archive.fail("status", "GET", status=202)
+        with pytest.raises(TryLaterError, match="firewall"):
+            list_files(client, place(archive))
+    finally:
+        client.close()
+        archive.close()
+
+
 @pytest.mark.parametrize("name", ["a\ud800", "\udc80"])
 def test_a_name_that_is_no_text_ends_the_call(hibali: Any, tmp_path: Path, name: str) -> None:
     archive = ARCHIVES["zenodo"](list(FILES))
@@ -250,6 +342,46 @@ def test_a_doi_of_all_versions_is_refused_with_the_newest_one(hibali: Any) -> No
         assert archive.doi in refused["message"]
     finally:
         archive.close()
+
+
+@pytest.fixture
+def known(hibali: Any, archive: Archive, monkeypatch: pytest.MonkeyPatch) -> Archive:
+    """Return an archive to which its own DOIs lead, also in the API of this process."""
+    for name, value in hibali.env.items():
+        monkeypatch.setenv(name, value)
+    rows = [
+        (pattern, each, archive.url if each == kind_of(archive) else url)
+        for pattern, each, url in settings._KNOWN
+    ]
+    monkeypatch.setattr(settings, "_KNOWN", tuple(rows))
+    monkeypatch.setattr(finding, "_resolve", lambda *_: archive.url)
+    return archive
+
+
+def test_a_dataset_is_pulled_by_its_doi_without_a_site(known: Archive, tmp_path: Path) -> None:
+    doi = f"doi:{known.doi}" + ("@2.1" if kind_of(known) == "dataverse" else "")
+    assert api.pull(doi, tmp_path / "data").files_moved == len(FILES)
+    assert pulled(tmp_path / "data") == tree_of(FILES)
+    assert api.verify(doi, tmp_path / "data").files_kept == len(FILES)
+    assert {entry.name for entry in api.ls(f"{doi}/sub-01")} == {"anat", "survey.sav", "ünïcode & 100%.txt"}
+    with pytest.raises(api.HibaliError) as refused:
+        api.push(tmp_path / "data", doi)
+    assert refused.value.code == "read-only-site"
+
+
+def test_a_doi_of_all_versions_names_the_one_to_type(known: Archive, tmp_path: Path) -> None:
+    if kind_of(known) == "osf":
+        pytest.skip("it has no versions")
+    with pytest.raises(api.HibaliError) as refused:
+        api.pull(f"doi:{known.all_versions_doi}", tmp_path / "data")
+    assert refused.value.code == "not-one-version"
+    exact = str(refused.value.hint).rpartition(" ")[2]
+    assert api.pull(exact, tmp_path / "data").files_moved == len(FILES)
+
+
+@pytest.mark.parametrize("text", ["doi:", "doi:zenodo.11", "doi:10.70122/FK2/ABC@x"])
+def test_a_location_with_another_doi_is_refused(hibali: Any, text: str) -> None:
+    assert hibali("ls", text, "--json", exit=2).last["code"] == "bad-location"
 
 
 @pytest.mark.parametrize("doi", ["zenodo.11", "11.5281/zenodo.11", "10.5281/"])

@@ -263,10 +263,12 @@ def test_an_address_on_this_machine_is_only_for_a_service_on_it() -> None:
     from hibali_plugins.ebrains.requests import DataProxy
 
     proxy = DataProxy(settings_of('bucket = "b"'), "lab")
-    assert proxy._checked("https://objects.example.org/x?y=z") == "https://objects.example.org/x?y=z"
+    assert (
+        proxy._addresses.checked("https://objects.example.org/x?y=z") == "https://objects.example.org/x?y=z"
+    )
     for address in ("http://127.0.0.1:80/x", "http://localhost/x", "http://[::1]/x"):
         with pytest.raises(IncompleteError) as raised:
-            proxy._checked(address)
+            proxy._addresses.checked(address)
         assert raised.value.code == "unsafe-address"
         assert address not in str(raised.value)
     proxy.close()

@@ -1,0 +1,1 @@
+"""Drafts of Zenodo, into which files are pushed; nothing here publishes one."""
