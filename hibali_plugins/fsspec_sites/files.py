@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import posixpath
 import queue
 import re
 import threading
@@ -26,6 +27,7 @@ from hibali_plugins.fsspec_sites.errors import error_for
 from hibali_plugins.fsspec_sites.options import options_of
 from hibali_plugins.fsspec_sites.protocols import known_protocol
 from hibali_plugins.fsspec_sites.webhdfs import check_answers
+from hibali_plugins.fsspec_sites.xrootd import XRootDServer, server_of
 from transfers.agent.identity import Identity, identify, this_machine
 from transfers.model.entry import Kind
 from transfers.model.identities import AMAZON, identity_of_bucket, identity_of_keys
@@ -44,6 +46,12 @@ _VARIABLES = {
         "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false"
     },  # files of zonal buckets are seen while they are written
     "s3fs": {"AWS_EC2_METADATA_DISABLED": "true"},  # ask no metadata service for credentials (S15)
+    "fsspec-xrootd": {
+        "XRD_METALINKPROCESSING": "0",  # a file NAME.meta4 would be replaced by what it names
+        "XRD_CONNECTIONRETRY": "1",  # hibali itself retries
+        "XRD_CONNECTIONWINDOW": "30",
+        "XRD_STREAMERRORWINDOW": "0",  # else every request fails for half an hour after a lost connection
+    },
 }
 _TAGS = ("ETag", "etag", "generation", "md5Hash", "content_hash", "rev")
 _TIMES = (
@@ -400,6 +408,8 @@ def open_files(site: Site) -> FsspecFiles:
         filesystem = filesystem_class(**given, use_listings_cache=False, skip_instance_cache=True)
         if word == "webhdfs":
             check_answers(filesystem)
+        if word == "root":
+            filesystem, base = XRootDServer(filesystem), posixpath.normpath(f"/{base.strip('/')}")
     except Exception as problem:  # noqa: BLE001  # each implementation has its own
         failure = _failed_to_open(problem, site.name)
     else:
@@ -409,6 +419,8 @@ def open_files(site: Site) -> FsspecFiles:
 
 def _service_of(options: dict[str, Any]) -> str:
     """Return what names the server or the account among the options; never a secret."""
+    if "hostid" in options:
+        return server_of(options["hostid"])
     client = options.get("client_kwargs")  # of s3fs
     everything = {**(client if isinstance(client, dict) else {}), **options}
     named = (
