@@ -146,7 +146,12 @@ class ArchiveStore(ServerReader):
         if file is None:
             raise NotFoundError("vanished", "the file no longer exists", subject=self._subject)
         content, total = self._client.content(file.address, offset, length, most)
-        return Got(content, _tag(file), file.size if total < 0 else total, checksum=file.md5)
+        return Got(
+            content,
+            _tag(file),
+            file.size if total < 0 else total,
+            checksum=f"md5:{file.md5}" if file.md5 else "",
+        )
 
     def _size_now(self, entry: Entry) -> int | None:
         file = self.listing.files.get(self._path(entry.path))

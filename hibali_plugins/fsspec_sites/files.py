@@ -11,6 +11,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
+from functools import cached_property
 from importlib import import_module
 from typing import Any, TypeVar
 
@@ -29,8 +30,9 @@ from hibali_plugins.fsspec_sites.protocols import known_protocol
 from hibali_plugins.fsspec_sites.webhdfs import check_answers
 from hibali_plugins.fsspec_sites.xrootd import XRootDServer, server_of
 from transfers.agent.identity import Identity, identify, this_machine
-from transfers.model.entry import Kind
+from transfers.model.entry import Entry, Kind
 from transfers.model.identities import AMAZON, identity_of_bucket, identity_of_keys
+from transfers.stores.server.checksums import ALGORITHMS, Checksum
 from transfers.stores.server.files import LIST_SECONDS, Exclusive, Upload
 from transfers.stores.server.filesystem import Filesystem
 from transfers.stores.server.records import Found
@@ -342,6 +344,77 @@ def _write_new(files: Any, full: str, content: bytes) -> None:
         stream.write(content)
 
 
+class XRootDFiles(FsspecFiles):
+    """The files of an XRootD server, which has checksums of its own.
+
+    The server may have stored a checksum earlier: then it finds damage since that time, but the server is trusted to have received the right content.
+    """
+
+    def __init__(self, filesystem: Any, base: str, subject: str, service: str, *, compares: bool) -> None:
+        """`compares` is whether written files are compared with the server's checksum, if it has any."""
+        super().__init__(filesystem, base, subject, "root", service)
+        self.checksum = self._claimed
+        self._wanted = compares
+
+    @cached_property
+    def algorithm(self) -> str:
+        """The server's usual checksum, or the first other one that hibali can compute; "" if there is none."""
+        offered = self.request(lambda files: files.algorithms())
+        return next((each for each in offered if each in ALGORITHMS), "")
+
+    @property
+    def compares(self) -> bool:
+        """See Files."""
+        return self._wanted and bool(self.algorithm)
+
+    def _claimed(self, path: bytes, size: int) -> str:
+        """Return the server's checksum of a file, "" if it has none."""
+        with contextlib.suppress(IncompleteError, NotFoundError):
+            return self._asked(path, size) if self.algorithm else ""
+        return ""
+
+    def _asked(self, path: bytes, size: int) -> str:
+        full, algorithm = self.full(path), self.algorithm
+        found: str = self.request(lambda files: files.checksum(full, algorithm), content=size)
+        return found
+
+    def put_entry(self, path: bytes, content: Bytes, entry: Entry) -> None:
+        """See Files."""
+        super().put_entry(path, content, entry)
+        if self.compares:
+            summed = Checksum(self.algorithm)
+            summed.update(content)
+            self._compare(path, entry.size, summed)
+
+    def send(
+        self,
+        path: bytes,
+        pieces: Iterator[Bytes],
+        entry: Entry,
+        before_commit: Callable[[], None],
+        part_folders: Sequence[bytes] = (),
+    ) -> None:
+        """See Files."""
+        if not self.compares:
+            super().send(path, pieces, entry, before_commit, part_folders)
+            return
+        summed = Checksum(self.algorithm)
+
+        def added() -> Iterator[Bytes]:
+            for piece in pieces:
+                summed.update(piece)
+                yield piece
+
+        super().send(path, added(), entry, before_commit, part_folders)
+        self._compare(path, entry.size, summed)
+
+    def _compare(self, path: bytes, size: int, summed: Checksum) -> None:
+        """Compare a written file. Raise `IncompleteError("corrupt")`, which lets it be sent again."""
+        if self._asked(path, size) != summed.text:
+            reason = f"the server's {summed.algorithm} of the written file is not that of what was sent"
+            raise IncompleteError("corrupt", reason, subject=self.subject, transient=True)
+
+
 class FsspecUpload(Upload):
     """A file that is being written through an opened file of fsspec.
 
@@ -413,7 +486,10 @@ def open_files(site: Site) -> FsspecFiles:
     except Exception as problem:  # noqa: BLE001  # each implementation has its own
         failure = _failed_to_open(problem, site.name)
     else:
-        return FsspecFiles(filesystem, base, site.name, word, _service_of(given))
+        service = _service_of(given)
+        if word == "root":
+            return XRootDFiles(filesystem, base, site.name, service, compares=not settings.read_back)
+        return FsspecFiles(filesystem, base, site.name, word, service)
     raise failure
 
 

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from typing import Any, Self
+from urllib.parse import urlsplit
 
 from hibali.errors import IncompleteError, RefusedError
+from hibali.http.errors import elsewhere
+from transfers.model.identities import host_name
 
-_PORT = "1094"
+_PORT = 1094
 _NUMBERS = {
     3002: errno.ENAMETOOLONG,
     3009: errno.ENOSPC,
@@ -32,13 +36,15 @@ _NUMBERS = {
 }
 _NO_LOGIN = frozenset({202, 203, 204})  # errHandShakeFailed, errLoginFailed, errAuthFailed
 _INVALID_RESPONSE, _OF_SERVER = 303, 400
+_ALGORITHM = re.compile(r"\d+:([a-z0-9]+)")  # as in `0:adler32,1:md5`
+_DIGITS = re.compile(r"[0-9a-f]{8,128}")
 _FILE_MODE, _FOLDER_MODE = 0o644, 0o755  # as xrdcp and xrdfs do
 
 
 def server_of(hostid: str) -> str:
     """Return the name of the server in `USER@HOST:PORT`."""
-    host = hostid.rpartition("@")[2].lower()
-    return host if host.rpartition(":")[2].isdigit() else f"{host}:{_PORT}"
+    found = urlsplit(f"//{hostid}")
+    return f"{host_name(found.hostname)}:{found.port or _PORT}"
 
 
 def _check(status: Any) -> None:
@@ -174,6 +180,26 @@ class XRootDServer:
 
         _check(self._client.mkdir(self._safe(path), MkDirFlags.MAKEPATH, _FOLDER_MODE, self._timeout)[0])
 
+    def algorithms(self) -> list[str]:
+        """Return the checksums that the server computes, its usual one first."""
+        from XRootD.client.flags import QueryCode  # start-up: the library is large
+
+        status, found = self._client.query(QueryCode.CONFIG, "chksum", self._timeout)
+        _check(status)
+        return _ALGORITHM.findall(found.decode("ascii", "replace"))
+
+    def checksum(self, path: str, algorithm: str) -> str:
+        """Return the server's checksum of a file as `ALGORITHM:DIGITS`; it may be one that it stored."""
+        from XRootD.client.flags import QueryCode  # start-up: the library is large
+
+        asked = f"{self._safe(path)}?cks.type={algorithm}"
+        status, found = self._client.query(QueryCode.CHECKSUM, asked, self._timeout)
+        _check(status)
+        words = found.rstrip(b"\0").decode("ascii", "replace").lower().split()
+        if words[:1] != [algorithm] or not _DIGITS.fullmatch(words[-1]):
+            raise OSError(errno.EBADMSG, os.strerror(errno.EBADMSG))
+        return ":".join(words)
+
     def rm_file(self, path: str) -> None:
         """Remove a file."""
         _check(self._client.rm(self._safe(path), self._timeout)[0])
@@ -203,9 +229,7 @@ class _Opened:
             ("root://", "roots://", "xroot://", "xroots://")
         ):
             self.close()
-            raise RefusedError(
-                "unsafe-redirect", "the server redirected to something that is no XRootD server"
-            )
+            raise elsewhere(server._url.strip("/"))  # noqa: SLF001  # as above
 
     def __enter__(self) -> Self:
         return self

@@ -153,7 +153,7 @@ class Filesystem(Files):
         return Facts(
             kind=traits.kind,
             read_verification=read_verification,
-            write_verification=Verification.DIGEST if read_back else Verification.SIZE,
+            write_verification=self.written(read_back=read_back),
             folders=seen.folders,
             file_and_folder=seen.file_and_folder,
             links=False,
