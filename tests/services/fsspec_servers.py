@@ -31,11 +31,12 @@ _AZURITE = Path("node_modules/azurite/dist/src/blob/main.js")
 
 @dataclass(frozen=True)
 class CloudServer:
-    """A running emulator; `packages` is the folder of the Python packages of its filesystem, `root` what it serves."""
+    """A running emulator; `packages` is the folder of the Python packages of its filesystem, `root` what it serves, `web` its URL for HTTP."""
 
     url: str
     packages: str
     root: str = ""
+    web: str = ""
     account: str = ""
     key: str = ""
 
@@ -106,10 +107,11 @@ def start_xrootd(session: Path, folder: Path) -> CloudServer:
     xrootd, data = program("xrootd", "xrootd-server"), folder / "data"
     for made in (data, folder / "run"):
         made.mkdir(parents=True)
-    packages, port = filesystem_packages(), free_port()
+    packages, port, web = filesystem_packages(), free_port(), free_port()
     config = folder / "xrootd.cfg"
     config.write_text(f"""xrd.port {port}
 xrd.network nodnr
+xrd.protocol http:{web} libXrdHttp.so
 xrd.allow host localhost
 xrd.allow host 127.0.0.1
 all.adminpath {folder}/run
@@ -123,7 +125,7 @@ ofs.tpc autorm streams 4 pgm {program("xrdcp", "xrootd-client")} --server
     words = without_root([xrootd, "-c", str(config), "-n", "test"], folder, data, folder / "run")
     pid = start(session, words, log, {"HOME": str(folder)})
     wait_until(lambda: answers(port), pid, log)
-    return CloudServer(f"root://127.0.0.1:{port}", packages, str(data))
+    return CloudServer(f"root://127.0.0.1:{port}", packages, str(data), f"http://127.0.0.1:{web}")
 
 
 # Of Java 17, which Hadoop 2.7 is older than.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 import socketserver
 import struct
 import subprocess
@@ -21,7 +22,10 @@ from hibali_plugins.fsspec_sites.files import FsspecFiles, open_files
 from hibali_plugins.fsspec_sites.xrootd import XRootDServer
 from tests.contracts.subjects import ROOT, SITE, Subject, subjects
 from tests.plugins.fsspec_sites.test_fsspec import run
+from tests.services.fixtures import START
+from tests.services.fsspec_servers import CloudServer
 from tests.services.serving import serve_in_thread
+from tests.support.documentation_home import lines_to_type, page
 from tests.support.payloads import put
 from tests.support.trees import make_tree
 from transfers.stores.server.checksums import ALGORITHMS, Checksum
@@ -230,3 +234,36 @@ def test_a_redirection_to_a_file_of_this_machine_is_refused(hibali_home: Any, tm
         assert not missing.exists() or missing.read_bytes() == b""
         server.shutdown()
         thread.join()
+
+
+@pytest.mark.heavy
+def test_the_commands_of_the_page_work(subject: Subject, xrootd: CloudServer, tmp_path: Path) -> None:
+    """The second server is the same one by WebDAV, as an origin of a Pelican federation is."""
+    study = Path(xrootd.root) / subject.backend.table().rpartition("/")[2].rstrip('"\n')
+    make_tree(study, {b"raw/a": b"1"})
+    make_tree(tmp_path / "results", {b"a": b"1", b"b/c": b"22"})
+    replaced = {
+        "root://store.example.org//data/study": f"{xrootd.url}//{study.name}",
+        "davs://origin.example.org:8443/study": f"{xrootd.web.replace('http', 'dav')}/{study.name}",
+    }
+    lines = lines_to_type(page("xrootd"))
+    assert len(lines) == 13
+    for line in lines:
+        for shown, actual in replaced.items():
+            line = line.replace(shown, actual)  # noqa: PLW2901
+        ended = subprocess.run(
+            [*START, *shlex.split(line)[1:]],
+            cwd=tmp_path,
+            env=subject.environment(),
+            capture_output=True,
+            timeout=100,
+            check=False,
+        )
+        assert ended.returncode == 0, f"{line}\n{ended.stdout.decode()}{ended.stderr.decode()}"
+    assert (tmp_path / "raw" / "a").read_bytes() == b"1"
+    assert (tmp_path / "copy" / "b" / "c").read_bytes() == b"22"
+
+
+def test_a_federation_of_pelican_is_refused_with_what_to_do(hibali: Any) -> None:
+    for url in ("osdf:///ospool/a", "pelican://osg-htc.org/ospool/a"):
+        assert b"--url davs://" in hibali("sites", "add", "two", "--fsspec", url, exit=2).err
