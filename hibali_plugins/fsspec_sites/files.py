@@ -41,6 +41,7 @@ _MOST_PARTS = 9_000  # object stores allow 10,000 parts of a file
 _PART_BYTES = 16 * 1024 * 1024
 _MIB = 1024 * 1024
 _MILLISECONDS = 100_000_000_000  # later than the year 5000 in seconds, and in 1973 in milliseconds
+_CHECKSUMS = 2  # that an XRootD server computes at a time: above its limit it lets a client wait for 30 s
 _QUIET = ("fsspec", "azure", "asyncio", "urllib3", "aiohttp", "botocore", "aiobotocore", "google")
 # What implementations do unless their own variables say otherwise.
 _VARIABLES = {
@@ -355,6 +356,7 @@ class XRootDFiles(FsspecFiles):
         super().__init__(filesystem, base, subject, "root", service)
         self.checksum = self._claimed
         self._wanted = compares
+        self._computing = threading.BoundedSemaphore(_CHECKSUMS)
 
     @cached_property
     def algorithm(self) -> str:
@@ -375,7 +377,8 @@ class XRootDFiles(FsspecFiles):
 
     def _asked(self, path: bytes, size: int) -> str:
         full, algorithm = self.full(path), self.algorithm
-        found: str = self.request(lambda files: files.checksum(full, algorithm), content=size)
+        with self._computing:
+            found: str = self.request(lambda files: files.checksum(full, algorithm), content=size)
         return found
 
     def put_entry(self, path: bytes, content: Bytes, entry: Entry) -> None:
