@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -27,7 +28,7 @@ from tests.services.fsspec_servers import CloudServer
 from tests.services.serving import serve_in_thread
 from tests.support.documentation_home import lines_to_type, page
 from tests.support.payloads import put
-from tests.support.trees import make_tree
+from tests.support.trees import make_tree, read_tree
 from transfers.stores.server.checksums import ALGORITHMS, Checksum
 
 LARGE = os.urandom(9 << 20)
@@ -143,6 +144,23 @@ def test_a_listing_that_the_server_cuts_off_is_complete(subject: Subject) -> Non
         "the server no longer does, so names need not be listed twice"
     )
     assert sum(name.isdigit() for name in subject.listed()) == 120
+
+
+@pytest.mark.heavy
+def test_nothing_is_deleted_because_of_a_listing_by_webdav(
+    subject: Subject, xrootd: CloudServer, tmp_path: Path
+) -> None:
+    """It is cut off at a link to itself, which WebDAV cannot tell."""
+    subject.plant({b"%d" % number: b"1" for number in range(9)})
+    folder = subject.backend.at(ROOT)  # type: ignore[attr-defined]
+    kept = make_tree(tmp_path / "kept", read_tree(folder))
+    (folder / "loop").symlink_to("loop")
+    url = f"{xrootd.web.replace('http', 'dav')}/{folder.relative_to(xrootd.root)}"
+    table = f'\n[sites.web]\nkind = "url"\nurl = "{quote(url, safe=":/")}"\n'
+    subject.config.write_text(subject.config.read_text() + table)
+    assert run(subject, "pull", "web:", kept, "--delete", code=8)["code"] == "listing-unproven"
+    assert run(subject, "sync", "web:", kept, "--delete", code=8)["code"] == "listing-unproven"
+    assert len(read_tree(kept)) == 9
 
 
 @pytest.mark.heavy
