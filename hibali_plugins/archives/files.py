@@ -15,13 +15,13 @@ from transfers.model.facts import unsafe_component
 from transfers.model.units import Problem
 
 MOST_FILES = 1_000_000
-_LENGTHS = {"md5": 32, "sha1": 40, "sha256": 64, "sha512": 128}
+_DIGITS = {"sha512": 128, "sha256": 64, "gitsha1": 40, "sha1": 40, "md5": 32}  # the best one first
 
 
 class ArchivedFile(NamedTuple):
     """A file: its path in the dataset, its size, where its content is, and when it or its version was made.
 
-    `sha256` is the archive's own one, "" for none; `checksum` its best other one: an MD5, SHA-1 or SHA-512, which its length tells.
+    `sha256` is the archive's own one, "" for none; `checksum` its best other one, as `ALGORITHM:DIGITS`.
     """
 
     path: bytes
@@ -130,11 +130,10 @@ def checksums(pairs: Iterable[tuple[str, Any]]) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, digits in pairs:
         key, value = name.lower().replace("-", ""), str(digits or "").lower()
-        field = "sha256" if key == "sha256" else "checksum"
-        is_one = len(value) == _LENGTHS.get(key) and not set(value) - set(hexdigits)
-        if is_one and len(value) >= len(found.get(field, "")):
-            found[field] = value
-    return found
+        if len(value) == _DIGITS.get(key) and not set(value) - set(hexdigits):
+            found[key] = value
+    others = [f"{key}:{found[key]}" for key in _DIGITS if key in found and key != "sha256"]
+    return {"sha256": found.get("sha256", ""), "checksum": others[0] if others else ""}
 
 
 def path_in(*parts: str) -> bytes:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import posixpath
 import queue
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
+from functools import cached_property
 from importlib import import_module
 from typing import Any, TypeVar
 
@@ -26,9 +28,11 @@ from hibali_plugins.fsspec_sites.errors import error_for
 from hibali_plugins.fsspec_sites.options import options_of
 from hibali_plugins.fsspec_sites.protocols import known_protocol
 from hibali_plugins.fsspec_sites.webhdfs import check_answers
+from hibali_plugins.fsspec_sites.xrootd import XRootDServer, server_of
 from transfers.agent.identity import Identity, identify, this_machine
-from transfers.model.entry import Kind
+from transfers.model.entry import Entry, Kind
 from transfers.model.identities import AMAZON, identity_of_bucket, identity_of_keys
+from transfers.stores.server.checksums import ALGORITHMS, Checksum
 from transfers.stores.server.files import LIST_SECONDS, Exclusive, Upload
 from transfers.stores.server.filesystem import Filesystem
 from transfers.stores.server.records import Found
@@ -37,6 +41,7 @@ _MOST_PARTS = 9_000  # object stores allow 10,000 parts of a file
 _PART_BYTES = 16 * 1024 * 1024
 _MIB = 1024 * 1024
 _MILLISECONDS = 100_000_000_000  # later than the year 5000 in seconds, and in 1973 in milliseconds
+_CHECKSUMS = 2  # that an XRootD server computes at a time: above its limit it lets a client wait for 30 s
 _QUIET = ("fsspec", "azure", "asyncio", "urllib3", "aiohttp", "botocore", "aiobotocore", "google")
 # What implementations do unless their own variables say otherwise.
 _VARIABLES = {
@@ -44,6 +49,12 @@ _VARIABLES = {
         "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false"
     },  # files of zonal buckets are seen while they are written
     "s3fs": {"AWS_EC2_METADATA_DISABLED": "true"},  # ask no metadata service for credentials (S15)
+    "fsspec-xrootd": {
+        "XRD_METALINKPROCESSING": "0",  # a file NAME.meta4 would be replaced by what it names
+        "XRD_CONNECTIONRETRY": "1",  # hibali itself retries
+        "XRD_CONNECTIONWINDOW": "30",
+        "XRD_STREAMERRORWINDOW": "0",  # else every request fails for half an hour after a lost connection
+    },
 }
 _TAGS = ("ETag", "etag", "generation", "md5Hash", "content_hash", "rev")
 _TIMES = (
@@ -334,6 +345,79 @@ def _write_new(files: Any, full: str, content: bytes) -> None:
         stream.write(content)
 
 
+class XRootDFiles(FsspecFiles):
+    """The files of an XRootD server, which has checksums of its own.
+
+    The server may have stored a checksum earlier: then it finds damage since that time, but the server is trusted to have received the right content.
+    """
+
+    def __init__(self, filesystem: Any, base: str, subject: str, service: str, *, compares: bool) -> None:
+        """`compares` is whether written files are compared with the server's checksum, if it has any."""
+        super().__init__(filesystem, base, subject, "root", service)
+        self.checksum = self._claimed
+        self._wanted = compares
+        self._computing = threading.BoundedSemaphore(_CHECKSUMS)
+
+    @cached_property
+    def algorithm(self) -> str:
+        """The server's usual checksum, or the first other one that hibali can compute; "" if there is none."""
+        offered = self.request(lambda files: files.algorithms())
+        return next((each for each in offered if each in ALGORITHMS), "")
+
+    @property
+    def compares(self) -> bool:
+        """See Files."""
+        return self._wanted and bool(self.algorithm)
+
+    def _claimed(self, path: bytes, size: int) -> str:
+        """Return the server's checksum of a file, "" if it has none."""
+        with contextlib.suppress(IncompleteError, NotFoundError):
+            return self._asked(path, size) if self.algorithm else ""
+        return ""
+
+    def _asked(self, path: bytes, size: int) -> str:
+        full, algorithm = self.full(path), self.algorithm
+        with self._computing:
+            found: str = self.request(lambda files: files.checksum(full, algorithm), content=size)
+        return found
+
+    def put_entry(self, path: bytes, content: Bytes, entry: Entry) -> None:
+        """See Files."""
+        super().put_entry(path, content, entry)
+        if self.compares:
+            summed = Checksum(self.algorithm)
+            summed.update(content)
+            self._compare(path, entry.size, summed)
+
+    def send(
+        self,
+        path: bytes,
+        pieces: Iterator[Bytes],
+        entry: Entry,
+        before_commit: Callable[[], None],
+        part_folders: Sequence[bytes] = (),
+    ) -> None:
+        """See Files."""
+        if not self.compares:
+            super().send(path, pieces, entry, before_commit, part_folders)
+            return
+        summed = Checksum(self.algorithm)
+
+        def added() -> Iterator[Bytes]:
+            for piece in pieces:
+                summed.update(piece)
+                yield piece
+
+        super().send(path, added(), entry, before_commit, part_folders)
+        self._compare(path, entry.size, summed)
+
+    def _compare(self, path: bytes, size: int, summed: Checksum) -> None:
+        """Compare a written file. Raise `IncompleteError("corrupt")`, which lets it be sent again."""
+        if self._asked(path, size) != summed.text:
+            reason = f"the server's {summed.algorithm} of the written file is not that of what was sent"
+            raise IncompleteError("corrupt", reason, subject=self.subject, transient=True)
+
+
 class FsspecUpload(Upload):
     """A file that is being written through an opened file of fsspec.
 
@@ -400,15 +484,22 @@ def open_files(site: Site) -> FsspecFiles:
         filesystem = filesystem_class(**given, use_listings_cache=False, skip_instance_cache=True)
         if word == "webhdfs":
             check_answers(filesystem)
+        if word == "root":
+            filesystem, base = XRootDServer(filesystem), posixpath.normpath(f"/{base.strip('/')}")
     except Exception as problem:  # noqa: BLE001  # each implementation has its own
         failure = _failed_to_open(problem, site.name)
     else:
-        return FsspecFiles(filesystem, base, site.name, word, _service_of(given))
+        service = _service_of(given)
+        if word == "root":
+            return XRootDFiles(filesystem, base, site.name, service, compares=not settings.read_back)
+        return FsspecFiles(filesystem, base, site.name, word, service)
     raise failure
 
 
 def _service_of(options: dict[str, Any]) -> str:
     """Return what names the server or the account among the options; never a secret."""
+    if "hostid" in options:
+        return server_of(options["hostid"])
     client = options.get("client_kwargs")  # of s3fs
     everything = {**(client if isinstance(client, dict) else {}), **options}
     named = (

@@ -45,7 +45,7 @@ _LOCAL = Protocol("fsspec", put=Put.RENAMED, exclusive=Exclusive.OPEN, threads=8
 _HDFS = Protocol("pyarrow", put=Put.RENAMED, threads=4)
 _SFTP = Protocol("paramiko", put=Put.RENAMED)
 
-# Sources: the implementations' code, read in 2026 (gcsfs 2026.10, adlfs 2026.8, s3fs and fsspec 2026.9).
+# Sources: the implementations' code, read in 2026 (gcsfs 2026.10, adlfs 2026.8, s3fs and fsspec 2026.9, fsspec-xrootd 0.5).
 _KNOWN = {
     "memory": Protocol("fsspec", put=Put.WHOLE, threads=8),
     "file": _LOCAL,
@@ -65,6 +65,8 @@ _KNOWN = {
     "smb": Protocol("smbprotocol", put=Put.RENAMED),
     "ftp": Protocol("fsspec", put=Put.RENAMED, secure="tls"),
     "dropbox": Protocol("dropboxdrivefs"),
+    # what follows a question mark are parameters for the server; listings separate names by line breaks
+    "root": Protocol("fsspec-xrootd", put=Put.RENAMED, exclusive=Exclusive.CREATE, threads=8, refuses=b"?\n"),
 }
 
 # Filesystems that show or cache another one, are not storage, or that a kind of hibali reads better.

@@ -39,6 +39,10 @@ def _read_url(value: Any, note: Note) -> str:
         raise ValueError("must name one filesystem: chains with :: are not supported")
     if protocol in {"http", "https", "webdav"}:
         raise ValueError("cannot be a URL of the web: add the site with --url")
+    if protocol in {"osdf", "pelican"}:
+        raise ValueError(
+            "names a Pelican federation: add the namespace's collections URL with --url davs://HOST:PORT/PATH"
+        )
     if protocol in REFUSED:
         raise ValueError(f"{protocol} does not store files itself: name the filesystem below it")
     if protocol in {"file", "local"} and not rest.startswith("/"):

@@ -28,7 +28,13 @@ from transfers.stores.open_store import open_store
 
 SITE = "site"
 ROOT = "data set/target"
-CLOUDS = ("fsspec-s3", "fsspec-gcs", "fsspec-azure", "fsspec-webhdfs")  # filesystems of fsspec with a server
+CLOUDS = (
+    "fsspec-s3",
+    "fsspec-gcs",
+    "fsspec-azure",
+    "fsspec-webhdfs",
+    "fsspec-xrootd",
+)  # filesystems of fsspec with a server
 FLAT = frozenset({"zenodo"})  # without folders, which all tests have: tests/plugins/archives/test_drafts.py
 QUICK = frozenset({"local", "ssh", "s3", "fsspec-memory"})
 

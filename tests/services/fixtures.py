@@ -362,6 +362,12 @@ def azurite(monkeypatch: pytest.MonkeyPatch) -> CloudServer:
 
 
 @pytest.fixture
+def xrootd(monkeypatch: pytest.MonkeyPatch) -> CloudServer:
+    """Return an XRootD server; tests with it are `heavy`."""
+    return _with_packages(_server("xrootd"), monkeypatch)
+
+
+@pytest.fixture
 def hdfs() -> CloudServer:
     """Return HDFS with one name node and one data node, if it is installed; tests with it are `heavy`."""
     return _server("hdfs", optional=True)

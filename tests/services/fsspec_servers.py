@@ -1,4 +1,4 @@
-"""Run an emulator of Google Cloud Storage (fake-gcs-server), one of Azure's blob storage (Azurite), and HDFS."""
+"""Run an emulator of Google Cloud Storage (fake-gcs-server), one of Azure's blob storage (Azurite), HDFS, and XRootD."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from pathlib import Path
 from tests.services.object_store import speaks
 from tests.services.processes import (
     MissingPackageError,
+    answers,
     free_port,
     program,
     server_environment,
     start,
     wait_until,
+    without_root,
 )
 
 # created by tests/prepare.sh from tests/fsspec.lock and tests/azurite/
@@ -29,10 +31,12 @@ _AZURITE = Path("node_modules/azurite/dist/src/blob/main.js")
 
 @dataclass(frozen=True)
 class CloudServer:
-    """A running emulator; `packages` is the folder of the Python packages of its filesystem."""
+    """A running emulator; `packages` is the folder of the Python packages of its filesystem, `root` what it serves, `web` its URL for HTTP."""
 
     url: str
     packages: str
+    root: str = ""
+    web: str = ""
     account: str = ""
     key: str = ""
 
@@ -93,9 +97,35 @@ def start_azurite(session: Path, folder: Path) -> CloudServer:
     variables = {"AZURITE_ACCOUNTS": f"{account}:{key}", "HOME": str(folder)}
     options = ["--silent", "--skipApiVersionCheck", "--disableTelemetry"]
     pid = start(session, [*words, *options], log, variables)
-    server = CloudServer(f"http://127.0.0.1:{port}", filesystem_packages(), account, key)
+    server = CloudServer(f"http://127.0.0.1:{port}", filesystem_packages(), account=account, key=key)
     wait_until(lambda: speaks(server.url), pid, log)
     return server
+
+
+def start_xrootd(session: Path, folder: Path) -> CloudServer:
+    """Start an XRootD server without logins, which computes checksums and copies to and from other servers."""
+    xrootd, data = program("xrootd", "xrootd-server"), folder / "data"
+    for made in (data, folder / "run"):
+        made.mkdir(parents=True)
+    packages, port, web = filesystem_packages(), free_port(), free_port()
+    config = folder / "xrootd.cfg"
+    config.write_text(f"""xrd.port {port}
+xrd.network nodnr
+xrd.protocol http:{web} libXrdHttp.so
+xrd.allow host localhost
+xrd.allow host 127.0.0.1
+all.adminpath {folder}/run
+all.pidpath {folder}/run
+oss.localroot {data}
+all.export /
+xrootd.chksum max 2 adler32 crc32c md5
+ofs.tpc autorm streams 4 pgm {program("xrdcp", "xrootd-client")} --server
+""")
+    log = folder / "xrootd.log"
+    words = without_root([xrootd, "-c", str(config), "-n", "test"], folder, data, folder / "run")
+    pid = start(session, words, log, {"HOME": str(folder)})
+    wait_until(lambda: answers(port), pid, log)
+    return CloudServer(f"root://127.0.0.1:{port}", packages, str(data), f"http://127.0.0.1:{web}")
 
 
 # Of Java 17, which Hadoop 2.7 is older than.

@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -73,6 +73,28 @@ def start(
     with (session / RECORD).open("a") as record:
         record.write(f"{pid} {start_time(pid)}\n")
     return pid
+
+
+# of servers that refuse to run as root: the account must have access to the files of root's tests
+_CAPABILITIES = "+dac_override,+dac_read_search,+fowner,+chown"
+_NOBODY = 65534
+
+
+def without_root(words: Sequence[str | Path], *owned: Path) -> list[str | Path]:
+    """Return the words that start a server as another account if this is root; the paths are given to that account."""
+    if os.geteuid() != 0:
+        return [*words]
+    for path in owned:
+        os.chown(path, _NOBODY, _NOBODY)
+    return [
+        program("setpriv", "util-linux"),
+        f"--reuid={_NOBODY}",
+        f"--regid={_NOBODY}",
+        "--clear-groups",
+        f"--inh-caps={_CAPABILITIES}",
+        f"--ambient-caps={_CAPABILITIES}",
+        *words,
+    ]
 
 
 def wait_until(ready: Callable[[], bool], pid: int, log: Path, seconds: float = 60) -> None:

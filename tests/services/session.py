@@ -19,7 +19,7 @@ from typing import Any
 from tests.services.ceph import start_ceph
 from tests.services.docker import Docker, start_docker
 from tests.services.forced_command import start_automation_node, start_forced_command
-from tests.services.fsspec_servers import CloudServer, start_azurite, start_gcs, start_hdfs
+from tests.services.fsspec_servers import CloudServer, start_azurite, start_gcs, start_hdfs, start_xrootd
 from tests.services.globus import GlobusServer, start_globus
 from tests.services.grid import Grid, start_grid
 from tests.services.mounts import unmount_below
@@ -107,6 +107,8 @@ SERVICES: dict[str, tuple[type, Start]] = {
     "gcs": (CloudServer, start_gcs),
     "azurite": (CloudServer, start_azurite),
     "hdfs": (CloudServer, start_hdfs),
+    "xrootd": (CloudServer, start_xrootd),
+    "xrootd-other": (CloudServer, start_xrootd),
     "webdav": (DavServer, start_apache),
     "webdav-plain": (DavServer, start_wsgidav),
     "webdav-lighttpd": (DavServer, start_lighttpd),

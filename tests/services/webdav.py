@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import os
 import secrets
 import sys
 import urllib.error
@@ -11,7 +10,14 @@ import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.services.processes import MissingPackageError, free_port, program, start, wait_until
+from tests.services.processes import (
+    MissingPackageError,
+    free_port,
+    program,
+    start,
+    wait_until,
+    without_root,
+)
 
 _MODULES = (
     "mpm_event",
@@ -25,9 +31,6 @@ _MODULES = (
 )
 _FOLDER = "/usr/lib/apache2/modules"
 _LIGHTTPD = "/usr/lib/lighttpd"
-# Apache does not run as root, so this account must have access to the files of root's tests.
-_CAPABILITIES = "+dac_override,+dac_read_search,+fowner,+chown"
-_NOBODY = "65534"
 
 
 @dataclass(frozen=True)
@@ -59,19 +62,7 @@ def start_apache(session: Path, folder: Path) -> DavServer:
     users.write_text(f"{login[0]}:{{SHA}}{_sha1(login[1])}\n")
     config = folder / "apache.conf"
     config.write_text(_apache(folder, data, run, port))
-    words = [apache, "-f", str(config), "-DFOREGROUND"]
-    if os.geteuid() == 0:
-        for path in (folder, data, run):
-            os.chown(path, int(_NOBODY), int(_NOBODY))
-        words = [
-            program("setpriv", "util-linux"),
-            f"--reuid={_NOBODY}",
-            f"--regid={_NOBODY}",
-            "--clear-groups",
-            f"--inh-caps={_CAPABILITIES}",
-            f"--ambient-caps={_CAPABILITIES}",
-            *words,
-        ]
+    words = without_root([apache, "-f", str(config), "-DFOREGROUND"], folder, data, run)
     log = folder / "apache.log"
     pid = start(session, words, log)
     server = DavServer(f"http://127.0.0.1:{port}", str(data), login)

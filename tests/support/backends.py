@@ -321,6 +321,28 @@ class FsspecFolderBackend(FolderBackend):
         return f'kind = "fsspec"\n{_LIMITS}[sites.{{name}}.fsspec]\nurl = "file://{self.root}"\n'
 
 
+class XRootDBackend(FolderBackend):
+    """A folder of this machine behind an XRootD server, which reports times in whole seconds."""
+
+    holds_links = False
+    tick = 1.1
+
+    def __init__(self, word: str, server: Any) -> None:
+        name = secrets.token_hex(8)
+        super().__init__(word, Path(server.root) / name)
+        self.endpoint = server.url
+        self.url = f"{self.endpoint}//{name}"
+
+    def table(self) -> str:
+        return f'kind = "fsspec"\n{_LIMITS}[sites.{{name}}.fsspec]\nurl = "{self.url}"\n'
+
+    def unreachable_table(self, port: int) -> str:
+        return self.table().replace(self.endpoint, f"root://127.0.0.1:{port}")
+
+    def denied_table(self) -> None:
+        """See Backend: the server has no logins."""
+
+
 _SERVICES = {
     "unicore": "",
     "firecrest": 'system = "daint"\n',
@@ -966,6 +988,8 @@ def _make_fsspec_backend(word: str, folder: Path, get_fixture: Any) -> Backend:
         return GcsBackend(get_fixture("gcs"))
     if word == "fsspec-webhdfs":
         return HdfsBackend(get_fixture("hdfs"))
+    if word == "fsspec-xrootd":
+        return XRootDBackend("fsspec", get_fixture("xrootd"))
     if word == "fsspec-azure":
         return AzureBackend(get_fixture("azurite"))
     return FsspecFolderBackend(word, folder / "fsspec-root")

@@ -134,7 +134,7 @@ class DraftFiles(Files):
             raise NotFoundError("vanished", "it does not exist", subject=self.subject)
         address = f"{self._client.origin}{self._client.base}{self._target(path)}"
         content, total = self._client.content(address, offset, length, most)
-        return Got(content, found.tag, found.size if total < 0 else total, checksum=found.tag)
+        return Got(content, found.tag, found.size if total < 0 else total, checksum=f"md5:{found.tag}")
 
     def read(self, path: bytes, offset: int, length: int) -> bytes:
         """See Files."""
@@ -318,7 +318,7 @@ class _Sums:
 def _md5_in(file: Any) -> str:
     """Return the MD5 of a file, "" without one; some answers have `md5:` before it."""
     found = checksums([("md5", text_in(file, "checksum").removeprefix("md5:"))])
-    return found.get("checksum", "")
+    return found["checksum"].removeprefix("md5:")
 
 
 def _no_locks(*asked: object) -> NoReturn:

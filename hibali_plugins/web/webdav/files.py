@@ -104,6 +104,7 @@ class DavFiles(Files):
     def __init__(self, client: WebdavClient) -> None:
         self.client = client
         self.subject = client.subject
+        self.lists_all = True  # whether the last listing was complete, as far as the kind of server tells
 
     @property
     def address(self) -> str:
@@ -226,6 +227,8 @@ class DavFiles(Files):
         )
         if parsers and response.status < 300:
             parsers[0].close()
+        # XRootD ends a listing without an error at a name that it cannot stat, such as a link to itself
+        self.lists_all = not response.headers.get("server", "").lower().startswith("xrootd")
         return response
 
     def free_bytes(self, path: bytes) -> int | None:

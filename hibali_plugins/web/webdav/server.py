@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from hibali.errors import IncompleteError
 from hibali.http.client import CONNECTIONS, Bytes
@@ -60,7 +61,8 @@ class DavServer(DavFiles):
     def facts(self, root: bytes, read_verification: Verification, *, read_back: bool) -> Facts:
         """See Files."""
         del root
-        return facts_of(self.support, read_verification, read_back=read_back)
+        facts = facts_of(self.support, read_verification, read_back=read_back)
+        return replace(facts, complete=self.lists_all)
 
     def hold(self, root: bytes, operation: str, seconds: int) -> Lease:
         """See Files."""

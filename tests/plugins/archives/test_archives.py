@@ -237,7 +237,7 @@ def test_all_forms_in_which_zenodo_describes_files_are_read() -> None:
             archive.form = form
             assert first == list_files(client, place(archive))
         [file] = first.files.values()
-        assert file.checksum == archive.files[0].md5
+        assert file.checksum == f"md5:{archive.files[0].md5}"
         assert client.content(file.address, 0, None, file.size) == (b"release", 7)
     finally:
         client.close()

@@ -21,7 +21,7 @@ from transfers.model.units import Problem
 from transfers.stores.server.lease import Held, Lease
 from transfers.stores.server.own_files import NOT_EMPTY
 from transfers.stores.server.probe import Seen
-from transfers.stores.server.reading import Got
+from transfers.stores.server.reading import Got, ServerChecksum
 from transfers.stores.server.records import PIECE_BYTES, Found
 
 
@@ -184,11 +184,13 @@ class Files(ABC):
         subject: The site, as errors name it.
         traits: What is certain about the server.
         support: What was probed, None if it is unknown.
+        checksum: Gets the server's own checksums of files, None if it has none.
     """
 
     subject: str
     traits: Traits
     support: Support | None = None
+    checksum: ServerChecksum | None = None
 
     # What the server supports
 
@@ -199,6 +201,17 @@ class Files(ABC):
     @abstractmethod
     def probe(self, site: str, root: bytes) -> None:
         """Probe the server in the existing folder `root`, set `support`, and remember it."""
+
+    @property
+    def compares(self) -> bool:
+        """Whether each file that is written is compared with the server's checksum of it."""
+        return False
+
+    def written(self, *, read_back: bool) -> Verification:
+        """Return how a written file was verified."""
+        if read_back:
+            return Verification.DIGEST
+        return Verification.CLAIMED if self.compares else Verification.SIZE
 
     @abstractmethod
     def facts(self, root: bytes, read_verification: Verification, *, read_back: bool) -> Facts:

@@ -46,6 +46,7 @@ _ODD = (
     b" ",
 )
 _KEY_BYTES, _PATH_BYTES = 1024, 4000  # of a whole key or path
+_LINUX_NAME = 255  # bytes
 _NAME_SECONDS = 10.0  # some implementations retry for minutes if a server fails on a name
 _ENDS = (b" ", b".")  # characters that some servers cut off at the end of a name
 
@@ -152,7 +153,7 @@ class Filesystem(Files):
         return Facts(
             kind=traits.kind,
             read_verification=read_verification,
-            write_verification=Verification.DIGEST if read_back else Verification.SIZE,
+            write_verification=self.written(read_back=read_back),
             folders=seen.folders,
             file_and_folder=seen.file_and_folder,
             links=False,
@@ -341,10 +342,10 @@ class _Probe:
         tried = {b"x" + odd + (b"41x" if odd == b"%" else b"x"): odd for odd in _ODD}
         tried |= {b"x" + end: end for end in _ENDS if b"x" + end not in tried}
         tried[b"x?x#x"] = b"#"  # some implementations take both together for parts of a URL
-        long, upper = b"l" * LONG_NAME, b"UPPER"
+        long, longest, upper = b"l" * LONG_NAME, b"l" * _LINUX_NAME, b"UPPER"
         refused = set(self._files.traits.refuses)
         names = [name for name in tried if refused.isdisjoint(name)]
-        names += [long, upper]
+        names += [long, longest, upper]
         with ThreadPoolExecutor(self._files.traits.threads, thread_name_prefix="probe") as pool:
             kept = {
                 name for name, is_kept in zip(names, pool.map(self._keeps, names), strict=True) if is_kept
@@ -352,7 +353,8 @@ class _Probe:
         self._files.put(self._path(upper), _FIRST)
         return {
             "refuses": tuple(dict.fromkeys(refused_characters(tried, kept))),
-            "name_bytes": 0 if long in kept else 255,
+            # XRootD lists a name of 255 bytes without its last one
+            "name_bytes": 0 if long in kept else _LINUX_NAME - (longest not in kept),
             "folds_case": self._files.stat(self._path(upper.lower())) is not None,
         }
 

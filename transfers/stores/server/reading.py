@@ -19,6 +19,7 @@ from transfers.model.facts import unsafe_component
 from transfers.model.store import IN_FLIGHT_BYTES, Store, problem_of, share_in_flight
 from transfers.model.units import Item, Payload, Problem, Unit
 from transfers.pipeline.batches import fill_gaps
+from transfers.stores.server.checksums import Checksum
 
 
 def changed(subject: str) -> IncompleteError:
@@ -29,7 +30,8 @@ def changed(subject: str) -> IncompleteError:
 class Got(NamedTuple):
     """Bytes of an object, the tag of its version, and its total size; `claim` is its ETag if the tag is another one.
 
-    `checksum` is its MD5, SHA-1 or SHA-512, where the server is known to have that: other content is damaged. An ETag may be another hash.
+    `checksum` is the one that the server is known to have of it, as `ALGORITHM:DIGITS`: other content is damaged. An ETag may be
+    another hash.
     """
 
     content: Bytes
@@ -46,12 +48,12 @@ class Getter(Protocol):
         """Raise `IncompleteError("source-changed")` if the server sends more than `most` bytes."""
 
 
+# Gets a path and its size, and returns the server's own checksum of the file (`Got.checksum`), "" if there is none.
+ServerChecksum = Callable[[bytes, int], str]
 _UNITS_AHEAD = 64
 _FAILURES = 3  # consecutive server failures that are reported for the object, not for the server
-_HEXADECIMAL = re.compile(r"[0-9a-f]+")
-_BY_LENGTH = {32: "md5", 40: "sha1", 128: "sha512"}  # of the digits
+_ETAG_MD5 = re.compile(r"md5:[0-9a-f]{32}")
 _CHANGED = Problem("source-changed", "it changed while it was read")
-_DAMAGED = Problem("corrupt", "its checksum is not the one that the source has recorded")
 
 _JOBS = 32  # that share the small files of a pack: a job for each of them would cost as much as its request
 
@@ -63,28 +65,27 @@ class _Frontier:
 
     def __init__(self, got: Got, digest: str | None) -> None:
         self.etag = got.etag
-        self._claim = got.checksum or got.claim or got.etag
+        self._claim = got.checksum or f"md5:{got.claim or got.etag}"
         self._is_certain = bool(got.checksum)
         self._known = digest
         self._sha256: Any = None if digest else hashlib.sha256()
-        name = _BY_LENGTH.get(len(self._claim)) if _HEXADECIMAL.fullmatch(self._claim) else None
-        if not self._is_certain and name != "md5":  # of an ETag
-            name = None
-        self._other: Any = hashlib.new(name, usedforsecurity=False) if name and digest is None else None
+        compared = digest is None and (got.checksum or _ETAG_MD5.fullmatch(self._claim))
+        self._sum = Checksum(self._claim.partition(":")[0], got.size) if compared else None
 
     def update(self, content: Bytes) -> None:
         if self._sha256 is not None:
             self._sha256.update(content)
-        if self._other is not None:
-            self._other.update(content)
+        if self._sum is not None:
+            self._sum.update(content)
 
     def end(self) -> tuple[str, Verification] | Problem:
         """Return digest and verification. The target compares a recorded digest with its own hash."""
         if self._known is not None:
             return self._known, Verification.RECORDED
-        claimed = self._other is not None and self._other.hexdigest() == self._claim
+        claimed = self._sum is not None and self._sum.text == self._claim
         if self._is_certain and not claimed:
-            return _DAMAGED
+            name = self._claim.partition(":")[0].upper()
+            return Problem("corrupt", f"its {name} is not the one that the source has recorded")
         return self._sha256.hexdigest(), Verification.CLAIMED if claimed else Verification.SIZE
 
 
@@ -97,8 +98,13 @@ class Reading:
         pool: Executor,
         key_of: Callable[[bytes], bytes],
         ahead_bytes: int = IN_FLIGHT_BYTES,
+        checksum: ServerChecksum | None = None,
     ) -> None:
-        """`key_of` returns the full key of a path below the root; `ahead_bytes` limits what is requested ahead."""
+        """`key_of` returns the full key of a path below the root; `ahead_bytes` limits what is requested ahead.
+
+        `checksum` is used for files without a recorded digest.
+        """
+        self._checksum = checksum
         self._getter = get
         self._pool = pool
         self._key_of = key_of
@@ -155,6 +161,8 @@ class Reading:
         try:
             key = self._key_of(entry.path)
             got = self._getter(key, etag=entry.etag, offset=offset, length=length, most=entry.size)
+            if self._checksum is not None and not offset and entry.digest is None:
+                got = got._replace(checksum=self._checksum(key, entry.size))
         except HibaliError as problem:
             self._failures += 1
             if problem.code == FAILED and self._failures <= _FAILURES:
@@ -238,7 +246,7 @@ class Reading:
             if size is None:
                 yield entry, None, Problem("vanished", "the file no longer exists")
                 continue
-            reread = Reading(self._getter, self._pool, self._key_of, self._ahead_bytes)
+            reread = Reading(self._getter, self._pool, self._key_of, self._ahead_bytes, self._checksum)
             *_, last = reread.read(_units_of(0, entry._replace(size=size), piece))
             self.bytes += reread.bytes
             yield entry, last.digests[0], last.problems.get(0)
@@ -277,9 +285,11 @@ class RequestStore(Store):
         threads: int,
         name: str,
         ahead_bytes: int = IN_FLIGHT_BYTES,
+        checksum: ServerChecksum | None = None,
     ) -> None:
         """`key_of` converts a path to the argument of `get`; `threads` limits concurrent requests."""
         self._get = get
+        self._checksum = checksum
         self._key_of = key_of
         self._ahead_bytes = share_in_flight(ahead_bytes)
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
@@ -304,7 +314,7 @@ class RequestStore(Store):
         """Return the current size of a file, or None if it does not exist."""
 
     def _reading(self) -> Reading:
-        reading = Reading(self._get, self._pool, self._key_of, self._ahead_bytes)
+        reading = Reading(self._get, self._pool, self._key_of, self._ahead_bytes, self._checksum)
         self._readings.append(reading)
         return reading
 
@@ -321,9 +331,12 @@ class ServerReader(RequestStore):
         threads: int,
         name: str,
         ahead_bytes: int = IN_FLIGHT_BYTES,
+        checksum: ServerChecksum | None = None,
     ) -> None:
         """`root` has no outer slashes; `subject` names the site in errors."""
-        super().__init__(get, self._path, threads=threads, name=name, ahead_bytes=ahead_bytes)
+        super().__init__(
+            get, self._path, threads=threads, name=name, ahead_bytes=ahead_bytes, checksum=checksum
+        )
         self.root_path = root
         self._subject = subject
 

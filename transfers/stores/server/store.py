@@ -135,6 +135,7 @@ class ServerStore(ServerReader):
             threads=files.traits.threads,
             name=files.traits.kind,
             ahead_bytes=files.traits.ahead_bytes,
+            checksum=files.checksum,
         )
         self._files = files
         self._site = site

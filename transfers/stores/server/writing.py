@@ -358,7 +358,7 @@ class ServerWriter(StreamingWriter):
             found = put()
             target.record(item.entry, found, digest())
             self._count(item.entry.size * (2 if target.read_back else 1))
-            verification = Verification.DIGEST if target.read_back else Verification.SIZE
+            verification = target.files.written(read_back=target.read_back)
             self._jobs.report(Committed(item, digest(), verification, found.tag or None))
 
         with contextlib.suppress(UploadRestartedError):

@@ -1,0 +1,46 @@
+"""Compute the checksums that servers keep of their files, named `ALGORITHM:DIGITS`."""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+from hibali.http.client import Bytes
+
+_ZLIB: dict[str, tuple[Callable[[Bytes, int], int], int]] = {
+    "adler32": (zlib.adler32, 1),
+    "crc32": (zlib.crc32, 0),
+}  # with their values of nothing
+_HASHES = frozenset({"md5", "sha1", "sha256", "sha512"})
+_GIT = "gitsha1"  # the id that git gives to a file: its size is hashed, too
+ALGORITHMS = _HASHES | _ZLIB.keys() | {_GIT}
+
+
+class Checksum:
+    """The checksum of content that comes in pieces, by one of `ALGORITHMS`."""
+
+    def __init__(self, algorithm: str, size: int = 0) -> None:
+        """`size` is that of the whole content in bytes, which only `gitsha1` needs."""
+        self.algorithm = algorithm
+        self._hash: Any = None
+        self._value = 0
+        if algorithm == _GIT:
+            self._hash = hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
+        elif algorithm in _HASHES:
+            self._hash = hashlib.new(algorithm, usedforsecurity=False)
+        else:
+            self._value = _ZLIB[algorithm][1]
+
+    def update(self, content: Bytes) -> None:
+        """Add the next piece."""
+        if self._hash:
+            self._hash.update(content)
+        else:
+            self._value = _ZLIB[self.algorithm][0](content, self._value)
+
+    @property
+    def text(self) -> str:
+        """The checksum of all pieces with its algorithm."""
+        return f"{self.algorithm}:{self._hash.hexdigest() if self._hash else f'{self._value:08x}'}"
