@@ -14,13 +14,13 @@ from transfers.model.facts import unsafe_component
 from transfers.model.units import Problem
 
 MOST_FILES = 1_000_000
-_HEXADECIMAL = {"md5": re.compile(r"[0-9a-f]{32}"), "sha256": re.compile(r"[0-9a-f]{64}")}
+_DIGITS = {"md5": 32, "sha256": 64, "gitsha1": 40}
 
 
 class ArchivedFile(NamedTuple):
     """A file: its path in the dataset, its size, where its content is, and when it or its version was made.
 
-    The archive has no more than `md5` and `sha256` as its checksums; "" for none.
+    The archive has no more than `md5`, `sha256` and the id of a git blob, `gitsha1`, as its checksums; "" for none.
     """
 
     path: bytes
@@ -29,6 +29,7 @@ class ArchivedFile(NamedTuple):
     mtime_ns: int = 0
     md5: str = ""
     sha256: str = ""
+    gitsha1: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +108,11 @@ def time_in(record: Any, *names: str) -> int:
 
 
 def checksums(pairs: Iterable[tuple[str, Any]]) -> dict[str, str]:
-    """Return the checksums that hibali can compare, by `md5` and `sha256`, from pairs of an algorithm's name and the digits."""
+    """Return the checksums that hibali can compare, by their names in `ArchivedFile`, from pairs of an algorithm's name and the digits."""
     found = {}
     for name, digits in pairs:
         key, value = name.lower().replace("-", ""), str(digits or "").lower()
-        if key in _HEXADECIMAL and _HEXADECIMAL[key].fullmatch(value):
+        if len(value) == _DIGITS.get(key) and re.fullmatch(r"[0-9a-f]+", value):
             found[key] = value
     return found
 

@@ -36,7 +36,7 @@ KIND = StoreKind(
             "doi",
             "doi.name",
             "DOI",
-            "A dataset in Zenodo, Figshare, Dataverse, DANDI or OSF; read-only.",
+            "A dataset in Zenodo, Figshare, Dataverse, DANDI, OSF or OpenNeuro; read-only.",
             chooses=True,
         ),
     ),
@@ -70,6 +70,6 @@ def check(site: Site, facts: dict[str, str | int | bool], *, on_event: Listener 
         if store.listing.version:
             facts["version"] = store.listing.version
         facts["files"], facts["bytes"] = len(files), sum(file.size for file in files)
-        facts["without a checksum"] = sum(not file.md5 and not file.sha256 for file in files)
+        facts["without a checksum"] = sum(not (file.md5 or file.sha256 or file.gitsha1) for file in files)
     finally:
         store.close()

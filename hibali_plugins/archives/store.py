@@ -146,7 +146,7 @@ class ArchiveStore(ServerReader):
         if file is None:
             raise NotFoundError("vanished", "the file no longer exists", subject=self._subject)
         content, total = self._client.content(file.address, offset, length, most)
-        return Got(content, _tag(file), file.size if total < 0 else total, checksum=file.md5)
+        return Got(content, _tag(file), file.size if total < 0 else total, checksum=file.md5 or file.gitsha1)
 
     def _size_now(self, entry: Entry) -> int | None:
         file = self.listing.files.get(self._path(entry.path))
@@ -160,5 +160,5 @@ class ArchiveStore(ServerReader):
 
 def _tag(file: ArchivedFile) -> str:
     """Return what changes with the content, as far as the archive tells."""
-    known = file.sha256 or file.md5 or f"{file.size} {file.address}"
+    known = file.sha256 or file.md5 or file.gitsha1 or f"{file.size} {file.address}"
     return hashlib.sha256(known.encode("utf-8", "surrogatepass")).hexdigest()[:16]

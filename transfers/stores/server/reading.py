@@ -29,7 +29,7 @@ def changed(subject: str) -> IncompleteError:
 class Got(NamedTuple):
     """Bytes of an object, the tag of its version, and its total size; `claim` is its ETag if the tag is another one.
 
-    `checksum` is its MD5, where the server is known to have that: other content is damaged. An ETag may be another hash.
+    `checksum` is its MD5 or the id of its git blob, where the server is known to have that: other content is damaged. An ETag may be another hash.
     """
 
     content: Bytes
@@ -50,7 +50,7 @@ _UNITS_AHEAD = 64
 _FAILURES = 3  # consecutive server failures that are reported for the object, not for the server
 _ETAG_MD5 = re.compile(r"[0-9a-f]{32}")
 _CHANGED = Problem("source-changed", "it changed while it was read")
-_DAMAGED = Problem("corrupt", "its MD5 is not the one that the source has recorded")
+_DAMAGED = Problem("corrupt", "its checksum is not the one that the source has recorded")
 
 _JOBS = 32  # that share the small files of a pack: a job for each of them would cost as much as its request
 
@@ -66,20 +66,23 @@ class _Frontier:
         self._is_certain = bool(got.checksum)
         self._known = digest
         self._sha256: Any = None if digest else hashlib.sha256()
-        md5 = digest is None and _ETAG_MD5.fullmatch(self._claim)
-        self._md5: Any = hashlib.md5(usedforsecurity=False) if md5 else None
+        self._claimed: Any = None
+        if digest is None and _ETAG_MD5.fullmatch(self._claim):
+            self._claimed = hashlib.md5(usedforsecurity=False)
+        elif digest is None and self._is_certain:
+            self._claimed = hashlib.sha1(b"blob %d\0" % got.size, usedforsecurity=False)
 
     def update(self, content: Bytes) -> None:
         if self._sha256 is not None:
             self._sha256.update(content)
-        if self._md5 is not None:
-            self._md5.update(content)
+        if self._claimed is not None:
+            self._claimed.update(content)
 
     def end(self) -> tuple[str, Verification] | Problem:
         """Return digest and verification. The target compares a recorded digest with its own hash."""
         if self._known is not None:
             return self._known, Verification.RECORDED
-        claimed = self._md5 is not None and self._md5.hexdigest() == self._claim
+        claimed = self._claimed is not None and self._claimed.hexdigest() == self._claim
         if self._is_certain and not claimed:
             return _DAMAGED
         return self._sha256.hexdigest(), Verification.CLAIMED if claimed else Verification.SIZE
