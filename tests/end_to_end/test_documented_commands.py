@@ -122,6 +122,7 @@ ELSEWHERE: dict[str, str] = {
     "globus": "tests/plugins/globus",
     "gsi": "test_gsi.py",
     "hpss": "tests/plugins/globus",
+    "openneuro": "test_drafts.py",
 }
 PAGES = sorted(path.stem for path in pages() if lines_to_type(path) and path.stem not in ELSEWHERE)
 OF_THEIR_OWN = frozenset({"README", "bucket-to-cluster"})  # their text says where to run them
