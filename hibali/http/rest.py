@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 from urllib.parse import quote, quote_from_bytes, unquote_to_bytes, urlencode, urljoin, urlsplit
 
 from hibali.errors import HibaliError, TryLaterError
@@ -24,6 +24,7 @@ REQUESTS = (
 SAFE = "/-_.~"  # characters of paths that are not quoted
 _RESPONSE_SECONDS = RESPONSE_SECONDS
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +147,7 @@ class RestClient:
         """Send a request that may be executed several times, with retries."""
         return self.tried(lambda: self.send(call), call.subject, attempts)
 
-    def tried(self, attempt: Callable[[], Response], subject: str = "", attempts: int = 0) -> Response:
+    def tried(self, attempt: Callable[[], Result], subject: str = "", attempts: int = 0) -> Result:
         """Call `attempt`, which sends requests, with retries."""
         return with_retries(
             attempt,

@@ -1,1 +1,1 @@
-"""Datasets in public archives, by their DOI: Zenodo, Figshare, Dataverse, DANDI, OSF; read-only."""
+"""Datasets in public archives, by their DOI: Zenodo, Figshare, Dataverse, DANDI, OSF, OpenNeuro; read-only."""

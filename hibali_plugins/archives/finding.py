@@ -13,7 +13,7 @@ from hibali.config.kinds import SiteDescription
 from hibali.errors import NotFoundError
 from hibali.http.addresses import is_public
 from hibali.request_limits import RequestLimit
-from hibali_plugins.archives import dandi, dataverse, figshare, osf, zenodo
+from hibali_plugins.archives import dandi, dataverse, figshare, openneuro, osf, zenodo
 from hibali_plugins.archives.client import ArchiveClient
 from hibali_plugins.archives.files import Listing, text_in, value_in
 from hibali_plugins.archives.settings import ArchiveSettings, Place, place_of
@@ -24,6 +24,7 @@ _ARCHIVES = {
     "dataverse": dataverse.list_files,
     "dandi": dandi.list_files,
     "osf": osf.list_files,
+    "openneuro": openneuro.list_files,
 }
 RESOLVER = "https://doi.org"
 
@@ -95,7 +96,7 @@ def _resolve(doi: str, subject: str, resolver: str) -> str:
                 return f"https://{parts.netloc}"
     raise NotFoundError(
         "unknown-archive",
-        "the DOI leads to no archive that hibali knows: Zenodo, Figshare, Dataverse, DANDI or OSF",
+        "the DOI leads to no archive that hibali knows: Zenodo, Figshare, Dataverse, DANDI, OSF or OpenNeuro",
         subject=subject,
         hint="If it is in a Dataverse, name that: --set doi.url=https://dataverse.example.org",
     )

@@ -38,7 +38,7 @@ KIND = StoreKind(
             "doi",
             "doi.name",
             "DOI",
-            "A dataset in Zenodo, Figshare, Dataverse, DANDI or OSF; read-only.",
+            "A dataset in Zenodo, Figshare, Dataverse, DANDI, OSF or OpenNeuro; read-only.",
             chooses=True,
         ),
     ),

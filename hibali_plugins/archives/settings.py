@@ -11,7 +11,7 @@ from hibali.config.schema import Note, choice, line, setting, table, text
 from hibali.errors import UsageError
 from transfers.stores.bearer.settings import read_url
 
-Service = Literal["zenodo", "figshare", "dataverse", "dandi", "osf"]
+Service = Literal["zenodo", "figshare", "dataverse", "dandi", "osf", "openneuro"]
 _DOI = re.compile(r"10\.[0-9]{4,9}/[!-~]+")
 _BEFORE = re.compile(r"doi:\s*|https?://(dx\.)?doi\.org/", re.IGNORECASE)
 
@@ -36,6 +36,11 @@ _KNOWN: tuple[tuple[str, Service, str], ...] = (
     ),
     (r"10\.48324/dandi\.(?P<id>[0-9]{6})(/(?P<version>[0-9.]+))?", "dandi", "https://api.dandiarchive.org"),
     (r"10\.17605/osf\.io/(?P<id>[a-z0-9]{5,16})", "osf", "https://api.osf.io"),
+    (
+        r"10\.18112/openneuro\.(?P<id>ds[0-9]{6})(\.v(?P<version>[0-9a-z.-]{1,64}))?",
+        "openneuro",
+        "https://openneuro.org",
+    ),
 )
 
 

@@ -128,6 +128,7 @@ ELSEWHERE: dict[str, str] = {
     "gsi": "test_gsi.py",
     "hpss": "tests/plugins/globus",
     "xrootd": "tests/plugins/fsspec_sites/test_xrootd.py",
+    "openneuro": "test_drafts.py",
 }
 PAGES = sorted(path.stem for path in pages() if lines_to_type(path) and path.stem not in ELSEWHERE)
 OF_THEIR_OWN = frozenset({"README", "bucket-to-cluster"})  # their text says where to run them

@@ -1,4 +1,5 @@
-"""A test double of public archives of datasets: the requests by which Zenodo, Figshare, Dataverse, DANDI and OSF list and give out files.
+"""A test double of public archives of datasets: the requests by which Zenodo, Figshare, Dataverse, DANDI, OSF and OpenNeuro list and give
+out files.
 
 None of them can run here (PostgreSQL, OpenSearch, Java and more). The double answers as their documents say, refuses other parameters, and
 gives out contents as they do: by a redirect to another server, with ranges. Unmodified clients list and read it (test_archive_clients.py).
@@ -10,11 +11,13 @@ gives out contents as they do: by a redirect to another server, with ranges. Unm
 | Dataverse | guides.dataverse.org 6.10, dataverse 6.10 (Datasets.java, JsonPrinter.java), answers of 2019 to 2026 | guestbooks |
 | DANDI | dandi 0.81.0, dandiapi.py; dandi-archive of 2026 (views/pagination.py, serializers.py) | Zarr entries, embargoed Dandisets |
 | OSF | developer.osf.io, osfclient 0.0.5, answers of 2019 to 2026 | storages of third parties |
+| OpenNeuro | its server 4.51: resolvers/snapshots.ts, datalad/files.ts, handlers/datalad.ts; the worker's common/annex.py | drafts, reviewers |
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import time
 from collections.abc import Callable
@@ -44,6 +47,12 @@ class Published:
     def sha256(self) -> str:
         """The sha256 of what was deposited."""
         return hashlib.sha256(self.content).hexdigest()
+
+    @property
+    def git_id(self) -> str:
+        """The id of a git blob with this content."""
+        head = b"blob %d\0" % len(self.content)
+        return hashlib.sha1(head + self.content, usedforsecurity=False).hexdigest()
 
     @property
     def folder(self) -> str:
@@ -409,10 +418,85 @@ class OsfArchive(Archive):
         return {"attributes": attributes, "links": {"download": f"{self.origin}/download/{number}/"}}
 
 
+class OpenNeuroArchive(Archive):
+    """Dataset ds000011 of OpenNeuro with the snapshots 1.0.0 and 1.1.0.
+
+    Large files are in an annex, with an MD5 or a sha256 in the key; the first file was not exported to the object store yet.
+    Errors of GraphQL have the status 200.
+    """
+
+    doi, older_doi = "10.18112/openneuro.ds000011.v1.1.0", "10.18112/openneuro.ds000011.v1.0.0"
+    all_versions_doi = "10.18112/openneuro.ds000011"
+
+    def routes(self) -> list[tuple[str, str, Route]]:
+        return [
+            ("POST", r"/crn/graphql", self._graphql),
+            ("GET", r"/crn/datasets/ds000011/objects/(.+)", self._object),
+        ]
+
+    def _graphql(self, request: Request, _: re.Match[str]) -> Reply:
+        if "json" not in request.headers.get("Content-Type", ""):
+            raise RefusalError(415, "Apollo answers only to application/json")
+        asked = request.json()
+        query = asked["query"]
+        for name, value in (asked.get("variables") or {}).items():
+            query = query.replace(f"${name})", json.dumps(value) + ")").replace(
+                f"${name},", json.dumps(value) + ","
+            )
+        snapshot = re.search(r'snapshot\(datasetId: "(\w+)", tag: "([^"]*)"\)', query)
+        dataset = re.search(r'dataset\(id: "(\w+)"\)', query)
+        if (snapshot or dataset or [""])[1] != "ds000011":
+            return self._failed("Dataset ds000099 does not exist.")
+        tags = ("1.0.0", "1.1.0")
+        if snapshot is not None:
+            if snapshot[2] not in tags:
+                return self._failed("Not Found")
+            return Reply(content={"data": {"snapshot": self._snapshot(snapshot[2])}})
+        if "latestSnapshot" in query:
+            return Reply(content={"data": {"dataset": {"latestSnapshot": self._snapshot(tags[-1])}}})
+        return Reply(
+            content={"data": {"dataset": {"snapshots": [{"id": f"ds000011:{tag}"} for tag in tags]}}}
+        )
+
+    def _failed(self, message: str) -> Reply:
+        return Reply(content={"data": None, "errors": [{"message": message, "path": ["snapshot"]}]})
+
+    def _snapshot(self, tag: str) -> dict[str, Any]:
+        files = self.numbered() if tag == "1.1.0" else self.numbered()[:1]
+        shown = [self._file(*one) for one in files]
+        return {"id": f"ds000011:{tag}", "tag": tag, "created": MADE, "files": shown}
+
+    def _file(self, number: int, file: Published) -> dict[str, Any]:
+        key = {".gz": f"MD5E-s{len(file.content)}--{file.md5}.nii.gz"}.get(
+            file.path[-3:], f"SHA256E-s{len(file.content)}--{file.sha256}{file.path[-4:]}"
+        )
+        annexed = file.path.endswith((".gz", ".sav", ".bin"))
+        own = key if annexed else file.git_id
+        address = self.blobs.address(number)
+        if number == 0:
+            address = f"{self.origin}/crn/datasets/ds000011/objects/{own}?filename={quote(file.name)}"
+        size = len(file.content)
+        return {
+            "id": own,
+            "filename": file.path,
+            "size": size,
+            "annexed": annexed,
+            "directory": False,
+            "urls": [address],
+        }
+
+    def _object(self, request: Request, found: re.Match[str]) -> Reply:
+        request.allow("filename")
+        if found[1] != self.files[0].git_id:
+            raise RefusalError(404, "object not found in git tree", expected=True)
+        return Reply(content=self.blobs.contents["0"])
+
+
 ARCHIVES = {
     "zenodo": ZenodoArchive,
     "figshare": FigshareArchive,
     "dataverse": DataverseArchive,
     "dandi": DandiArchive,
     "osf": OsfArchive,
+    "openneuro": OpenNeuroArchive,
 }

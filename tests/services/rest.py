@@ -188,8 +188,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     disable_nagle_algorithm = True  # headers and body are written one after the other
 
     def _answer(self) -> None:
-        with contextlib.suppress(ConnectionError, TimeoutError, socket.error):
+        try:
             self._answer_now()
+        except (OSError, ConnectionError, TimeoutError):
+            self._hang_up()
 
     do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _answer  # noqa: N815  # the names of the library
 

@@ -23,6 +23,7 @@ import pytest
 
 from tests.services.archives import Published, ZenodoArchive
 from tests.services.cbrain_contents import BucketContents
+from tests.services.openneuro import OpenNeuro, key_table
 from tests.support.trees import File, Leaf, Link, Tree, flip_byte, make_tree, read_tree, walk_paths
 from tests.support.web_server import WebServer
 
@@ -251,6 +252,61 @@ class ArchiveBackend(FolderBackend):
 
     def denied_table(self) -> str:
         self.double.fail("status", "GET", status=403, times=10**6)
+        return self.table()
+
+    def close(self) -> None:
+        self.double.close()
+
+
+class DraftBackend(FolderBackend):
+    """The work tree of a repository in the double of OpenNeuro, as the draft of a dataset, which is only read.
+
+    A call is one commit there: test_drafts.py tests writing.
+    """
+
+    holds_folders = False
+    holds_links = False
+    snapshots = True  # the draft is fetched once
+
+    def __init__(self, word: str, folder: Path) -> None:
+        del folder
+        self.double = OpenNeuro()
+        self.endpoint = self.double.url
+        super().__init__(word, self.double.repository)
+
+    def table(self) -> str:
+        return key_table(self.double).replace("\n", f"\n{_LIMITS}", 1)
+
+    def tree(self, path: str) -> dict[bytes, Leaf]:
+        """Return the files with the contents at which they point."""
+        self.double.git("checkout", "--quiet", "--force", "main")
+        folder = self.at(path)
+        names = (name for name, status in walk_paths(folder) if not stat.S_ISDIR(status.st_mode))
+        kept = (name for name in names if path or not name.startswith((b".git", b".datalad")))
+        return {name: (folder / os.fsdecode(name)).read_bytes() for name in kept}
+
+    def names(self, path: str) -> set[bytes]:
+        return set(self.tree(path)) if self.at(path).exists() else set()
+
+    def versions(self, path: str) -> dict[bytes, object]:
+        lines = self.double.git("ls-tree", "-r", "-z", f"main:{path}").split("\0")[:-1]
+        return {os.fsencode(line.partition("\t")[2]): line.split()[2] for line in lines}
+
+    def plant(self, path: str, tree: Tree) -> None:
+        super().plant(path, tree)
+        self.double.commit("planted")
+
+    def remove(self, path: str, name: bytes) -> None:
+        super().remove(path, name)
+        self.double.commit("removed")
+
+    def corrupt(self, path: str, name: bytes) -> None:
+        super().corrupt(path, name)
+        self.double.commit("corrupted")
+
+    def denied_table(self) -> str:
+        self.double.keys = {"another"}
+        self.double.expire_tokens()
         return self.table()
 
     def close(self) -> None:
@@ -946,7 +1002,7 @@ def add_site(config: Path, name: str, backend: Backend, more: str = "") -> None:
 
 def make_backend(word: str, folder: Path, get_fixture: Any) -> Backend:
     """Create an empty backend of that kind; `get_fixture` returns a pytest fixture by name."""
-    of_folders = {"local": FolderBackend, "url": WebBackend, "doi": ArchiveBackend}
+    of_folders = {"local": FolderBackend, "url": WebBackend, "doi": ArchiveBackend, "openneuro": DraftBackend}
     if word in of_folders:
         return of_folders[word](word, folder / f"{word}-root")
     service = word.removesuffix("-uftp")

@@ -56,6 +56,9 @@ class Facts:
     only_globus: bool = False  # only Globus can write to it
     reports_packs: bool = False  # sets `packed_at` without a search
     adjusts: bool = False  # `adjust`, which a plan has to know
+    names_by_digest: bool = (
+        False  # needs the sha256 of a large file before its content, and lists that of each file
+    )
 
 
 def is_own_name(path: bytes) -> bool:

@@ -392,7 +392,7 @@ def compare(
         and _differ_in(0o100, source_entry, target_entry)
     ):
         return Action(Verb.REPLACE, source_entry, "execute bit differs", target_entry)
-    if rules.checksum:
+    if rules.checksum or target_facts.names_by_digest:
         return Action(Verb.COMPARE, source_entry, "compared by digest", target_entry)
     both_keep = source_facts.mtimes and target_facts.mtimes
     epoch = (

@@ -537,19 +537,32 @@ def compare_digests(
     if not compared.count:
         return
     from_source = source.digest(action.entry for action in compared)
-    from_target = target.digest(action.target for action in compared if action.target is not None)
+    existing = (action.target for action in compared if action.target is not None)
+    by_name = target.facts.names_by_digest and not rules.checksum
+    from_target = _listed_digests(target, existing) if by_name else target.digest(existing)
     for action, (_, source_digest, _), (_, target_digest, _) in zip(
         compared, from_source, from_target, strict=True
     ):
         if source_digest is not None and source_digest == target_digest:
             assert action.target is not None
-            if on_equal is not None:
+            if on_equal is not None and not by_name:
                 on_equal(action, source_digest)
             yield keep_or_adjust(
                 action.entry, action.target, "same digest", rules, source.facts, target.facts
             )
         else:
             yield Action(Verb.REPLACE, action.entry, "content differs", action.target)
+
+
+def _listed_digests(
+    side: Side, entries: Iterable[Entry]
+) -> Iterator[tuple[Entry, str | None, Problem | None]]:
+    """Return the digests that a side lists; only files without one are read."""
+    for entry in entries:
+        if entry.digest:
+            yield entry, entry.digest, None
+        else:
+            yield from side.digest([entry])
 
 
 def replaced_entries(plan: TransferPlan) -> Iterator[Entry]:

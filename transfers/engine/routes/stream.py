@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
+from itertools import islice
 
 from hibali.events import Carried, Carrying, Event, Listener, ignore
 from hibali.retry import Pace
@@ -12,7 +13,16 @@ from transfers.engine.routes.base import Fullness, Route, retrying
 from transfers.history.journal import Recorder
 from transfers.model.entry import Kind, Verification, weakest
 from transfers.model.store import Source, Store
-from transfers.model.units import SEGMENT_BYTES, Committed, Item, Payload, Problem, Unit
+from transfers.model.units import (
+    PACK_BYTES,
+    PACK_ITEMS,
+    SEGMENT_BYTES,
+    Committed,
+    Item,
+    Payload,
+    Problem,
+    Unit,
+)
 from transfers.pipeline.batches import group_units, packed_together
 
 
@@ -44,11 +54,22 @@ class StreamRoute(Route):
         self, source: Source, target: Store, items: Iterable[Item]
     ) -> Generator[Event | Committed, None, None]:
         payloads = PacedPayloads(self._pace, self._on_event)
-        batches = [self._full.until(items)]
+        batches: Iterable[Iterable[Item]] = [self._full.until(items)]
+        if target.facts.names_by_digest:
+            batches = hashed_first(source, self._full.until(items))
         with closing(move_batches(source, target, batches, payloads, self._together)) as results:
             for committed in results:
                 self._full.note(committed.problem)
                 yield committed
+
+
+def hashed_first(source: Source, items: Iterable[Item]) -> Iterator[list[Item]]:
+    """Yield items in batches, with the digests of large files: the source hashes those of a batch before it is read."""
+    remaining = iter(items)
+    while some := list(islice(remaining, PACK_ITEMS)):
+        large = [item.entry for item in some if item.carries and item.entry.size > PACK_BYTES]
+        found = {entry.path: digest for entry, digest, _ in source.digest(large)} if large else {}
+        yield [item._replace(entry=item.entry._replace(digest=found.get(item.entry.path))) for item in some]
 
 
 def move_batches(

@@ -1,0 +1,1 @@
+"""Drafts of datasets in OpenNeuro as targets: contents to its annex, then one git commit."""

@@ -1,0 +1,213 @@
+"""Send contents to the annex of a draft, read them back, and note what the commit will point at.
+
+A content that the server has is not sent again. What an upload left that broke off is removed first: the server would keep it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor
+from contextlib import ExitStack
+from threading import Lock
+from typing import IO
+
+from hibali.errors import HibaliError, TryLaterError
+from hibali.files import state_folder
+from hibali.http.client import Bytes
+from hibali.retry import with_retries
+from hibali_plugins.openneuro.draft import Draft, annex_key
+from hibali_plugins.openneuro.service import DraftService
+from transfers.model.entry import Verification, enclosing
+from transfers.model.units import Committed, Item, Payload, Problem
+from transfers.stores.server.lease import NoLease
+from transfers.stores.server.streaming import (
+    DIFFERS,
+    EARLIER,
+    Refused,
+    StreamedFile,
+    StreamingWriter,
+    UploadAbandonedError,
+    UploadRestartedError,
+)
+
+_MOST_JOBS = 4  # uploads at a time; a worker serves many datasets
+_ATTEMPTS = 6  # of a content in memory
+_PIECE = 1 << 20
+_CORRUPT = Problem("corrupt", "the stored content differs when it is read back", retryable=True)
+_CHANGED_THERE = Problem(
+    "target-changed", "it changed at the target after the plan was made, so it was not replaced"
+)
+_IN_THE_WAY = Problem("folder-in-the-way", "the draft has a folder with that name, or a file above it")
+_CHANGED = Problem("source-changed", "it changed while it was read", retryable=True)
+
+
+class DraftWriter(StreamingWriter):
+    """The writer of files; what it reports is committed later.
+
+    Attributes:
+        proven: The keys that were read back, or sent if nothing is read back, with their sizes.
+        interrupted: The keys of uploads that broke off: the server may still replace what was sent later.
+    """
+
+    cannot_store = Problem("unsupported-kind", "OpenNeuro stores no symlinks of others and no special files")
+
+    def __init__(
+        self,
+        service: DraftService,
+        draft: Draft,
+        pool: Executor,
+        path_of: Callable[[bytes], bytes],
+        proven: dict[str, int],
+        *,
+        read_back: bool,
+    ) -> None:
+        super().__init__(NoLease(), pool, _MOST_JOBS)
+        self._service = service
+        self._draft = draft
+        self._path_of = path_of
+        self._read_back = read_back
+        self.proven = proven
+        self.interrupted: set[str] = set()
+        self._annexed: dict[bytes, int] = {}
+        self._folders = {above for path in draft.files for above in enclosing(path)}
+        self._noting = Lock()
+
+    def _add_pack(self, payload: Payload) -> None:
+        paths = [self._path_of(item.entry.path) for item in payload.unit.items if item.carries]
+        self._annexed = {**self._annexed, **self._draft.annexes(paths)} if paths else self._annexed
+        super()._add_pack(payload)
+
+    def _make_folder(self, item: Item) -> None:
+        self._fail(item, Problem("not-supported", "a dataset has no empty folders"))
+
+    def _write_whole(self, item: Item, content: memoryview, digest: str) -> None:
+        if hashlib.sha256(content).hexdigest() != digest or len(content) != item.entry.size:
+            self._fail(item, DIFFERS)
+            return
+        self._guarded(item, lambda: self._store_small(item, content, digest))
+
+    def _store_small(self, item: Item, content: memoryview, digest: str) -> None:
+        path = self._checked(item)
+        if len(content) < self._annexed[path]:
+            with self._noting:
+                blob = self._draft.put(path, bytes(content))
+            self._jobs.report(Committed(item, digest, Verification.DIGEST, blob))
+            return
+        key = annex_key(path, len(content), digest)
+        with_retries(
+            lambda: self._store(key, item, digest, [content]),
+            subject=self._service.subject,
+            attempts=_ATTEMPTS,
+        )
+        self._note(item, key, digest)
+
+    def _send(self, large: StreamedFile) -> None:
+        """Stream one large file; runs in a thread of the pool."""
+        try:
+            self._guarded(large.item, lambda: self._store_large(large))
+        except UploadRestartedError:
+            pass
+        finally:
+            large.over.set()
+            large.ended.set()
+
+    def _store_large(self, large: StreamedFile) -> None:
+        item, digest = large.item, large.item.entry.digest
+        path = self._checked(item)
+        try:
+            if digest is None:
+                digest, pieces = self._gathered(large)
+            else:
+                pieces = self._pieces(large, digest)
+            key = annex_key(path, item.entry.size, digest)
+            self._store(key, item, digest, pieces)
+        except UploadAbandonedError:
+            if large.restarted:
+                raise UploadRestartedError from None
+            raise Refused(large.problem or EARLIER) from None
+        except TryLaterError as problem:  # sent pieces are gone, so the source sends it again
+            if not problem.transient:
+                raise
+            raise Refused(Problem(problem.code, problem.message, retryable=True)) from None
+        self._note(item, key, digest)
+
+    def _checked(self, item: Item) -> bytes:
+        """Return the path in the dataset. Raise `Refused` if the commit would replace what the plan does not."""
+        path = self._path_of(item.entry.path)
+        existing = self._draft.files.get(path)
+        planned = item.replaces.etag if item.replaces is not None else None
+        if item.exact and (existing.blob if existing is not None else None) != planned:
+            raise Refused(_CHANGED_THERE)
+        if path in self._folders or any(above in self._draft.files for above in enclosing(path)):
+            raise Refused(_IN_THE_WAY)
+        return path
+
+    def _gathered(self, large: StreamedFile) -> tuple[str, Iterator[Bytes]]:
+        """Return the digest and the content of a file that the source did not hash before, from a temporary file."""
+        with ExitStack() as stack:
+            file = stack.enter_context(tempfile.TemporaryFile(dir=state_folder()))
+            for piece in large.pieces(self._stopped):
+                file.write(piece)
+            file.seek(0)
+            kept = stack.pop_all()
+        return large.digest or "", _read_and_close(file, kept)
+
+    def _pieces(self, large: StreamedFile, digest: str) -> Iterator[Bytes]:
+        """Yield the content, the last piece only if it is still what the key names."""
+        held: Bytes | None = None
+        for piece in large.pieces(self._stopped):
+            if held is not None:
+                yield held
+            held = piece
+        if large.digest != digest:
+            large.problem = _CHANGED
+            raise UploadAbandonedError
+        if held is not None:
+            yield held
+
+    def _store(self, key: str, item: Item, digest: str, pieces: Iterable[Bytes]) -> None:
+        """Send a content that the server lacks, and read it back. Raise `Refused`, `HibaliError`."""
+        size = item.entry.size
+        if self.has(key, size, digest):
+            return
+        try:
+            self._service.send(key, pieces, size)
+        except (HibaliError, UploadAbandonedError):
+            self.interrupted.add(key)
+            raise
+        self._count(size)
+        if self._read_back and not self._is_whole(key, size, digest):
+            self._service.discard(key)
+            raise Refused(_CORRUPT)
+        self.proven[key] = size
+
+    def has(self, key: str, size: int, digest: str) -> bool:
+        """Return whether the server has a content; what is under its key and is not that is removed."""
+        if self.proven.get(key) == size:
+            return True
+        found = self._service.size_of(key)
+        if found is None:
+            return False
+        if found == -1 or (found == size and self._is_whole(key, size, digest)):
+            self.proven[key] = size
+            return True
+        self._service.discard(key)
+        return False
+
+    def _is_whole(self, key: str, size: int, digest: str) -> bool:
+        self._count(size)
+        return self._service.digest_of(key, size) == digest
+
+    def _note(self, item: Item, key: str, digest: str) -> None:
+        with self._noting:
+            blob = self._draft.link(self._path_of(item.entry.path), key)
+        verification = Verification.DIGEST if self._read_back else Verification.SIZE
+        self._jobs.report(Committed(item, digest, verification, blob))
+
+
+def _read_and_close(file: IO[bytes], stack: ExitStack) -> Iterator[Bytes]:
+    with stack:
+        while piece := file.read(_PIECE):
+            yield piece

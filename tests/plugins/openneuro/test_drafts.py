@@ -1,0 +1,386 @@
+"""Test pushes to drafts of OpenNeuro, on the double in tests/services/openneuro.py, whose repositories are real."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.services.openneuro import KEY, OpenNeuro, key_table
+from tests.support.documentation_home import lines_to_type, page
+
+MIB = 1 << 20
+FILES = {
+    "dataset_description.json": b'{"Name": "scans", "BIDSVersion": "1.9.0"}\n',
+    "README": b"A dataset.\n",
+    ".bidsignore": b"extra\n",
+    "sub-01/anat/sub-01_T1w.nii.gz": os.urandom(3000),
+    "sub-01/func/bold run.nii": os.urandom(9 * MIB),
+    'sub-01/ünïcode "quoted".tsv': b"onset\tduration\n",
+    "empty.nii": b"",
+}
+
+
+@pytest.fixture
+def double() -> Iterator[OpenNeuro]:
+    server = OpenNeuro()
+    yield server
+    server.close()
+    assert not server.refused
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return plant(tmp_path / "data", FILES)
+
+
+def plant(folder: Path, files: dict[str, bytes]) -> Path:
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    return folder
+
+
+def add(hibali: Any, double: OpenNeuro, **more: Any) -> None:
+    with hibali.home.config.open("a") as config:
+        config.write("\n[sites.mine]\n" + key_table(double, **more).format(name="mine"))
+
+
+def tree_of(double: OpenNeuro) -> dict[str, bytes]:
+    """Return the files of the draft with their contents, as a clone with all contents has them."""
+    found = {}
+    for line in double.git("ls-tree", "-r", "-z", "main").split("\0")[:-1]:
+        about, _, path = line.partition("\t")
+        mode, _, blob = about.split()
+        if path.startswith((".gitattributes", ".datalad")):
+            continue
+        content = double.git("cat-file", "blob", blob).encode()
+        if mode == "120000":
+            link = Path(os.path.normpath(double.repository / Path(path).parent / content.decode()))
+            assert link == double.object_path(link.name)
+            content = link.read_bytes()
+        found[path] = content
+    return found
+
+
+def test_a_folder_is_pushed_by_one_commit_and_verified(hibali: Any, double: OpenNeuro, folder: Path) -> None:
+    add(hibali, double)
+    receipt = hibali("push", folder, "mine:", "--json", exit=0).last
+    assert receipt["proof_moved"] == "digest"
+    assert tree_of(double) == FILES
+    assert double.git("log", "--format=%an %s", "main").splitlines() == [
+        "Ada [hibali] Changed files",
+        "Git Worker [OpenNeuro] Dataset created",
+    ]
+    assert sorted(status for _, status in double.posts) == [200] * 3
+    again = hibali("push", folder, "mine:", "--json", exit=0).last
+    assert (again["files_moved"], again["files_kept"]) == (0, len(FILES))
+    assert len(double.posts) == 3
+    hibali("verify", folder, "mine:", exit=0)
+
+
+def key_of(name: str, content: bytes) -> str:
+    suffix = ".nii.gz" if name.endswith(".nii.gz") else ".nii"
+    return f"SHA256E-s{len(content)}--{hashlib.sha256(content).hexdigest()}{suffix}"
+
+
+LARGE = "sub-01/func/bold run.nii"
+SMALL = "sub-01/anat/sub-01_T1w.nii.gz"
+LARGE_KEY, SMALL_KEY = key_of(LARGE, FILES[LARGE]), key_of(SMALL, FILES[SMALL])
+
+
+def test_what_a_reset_left_under_a_key_is_replaced(hibali: Any, double: OpenNeuro, folder: Path) -> None:
+    cuts = {LARGE_KEY: 2, SMALL_KEY: 2}
+
+    def cut(key: str, size: int) -> bool:
+        cuts[key] = cuts.get(key, 0) - 1
+        return cuts[key] >= 0 and size > 0
+
+    double.cut = cut
+    add(hibali, double)
+    receipt = hibali("push", folder, "mine:", "--json", exit=0).last
+    assert receipt["proof_moved"] == "digest"
+    assert tree_of(double) == FILES
+    assert [status for key, status in double.posts if key == LARGE_KEY] == [0, 0, 200]
+    assert [status for key, status in double.posts if key == SMALL_KEY] == [0]  # all of it had arrived
+
+
+def test_an_earlier_part_and_a_damaged_content_are_not_taken_for_whole(
+    hibali: Any, double: OpenNeuro, folder: Path
+) -> None:
+    add(hibali, double)
+    for key, content in ((LARGE_KEY, FILES[LARGE][:MIB]), (SMALL_KEY, b"x" * len(FILES[SMALL]))):
+        double.object_path(key).parent.mkdir(parents=True)
+        double.object_path(key).write_bytes(content)
+    hibali("push", folder, "mine:", exit=0)
+    assert tree_of(double) == FILES
+    os.truncate(double.object_path(LARGE_KEY), MIB)  # after the commit, and unseen by HEAD
+    double.object_path(SMALL_KEY).unlink()
+    again = hibali("push", folder, "mine:", "--json", exit=0).last
+    assert again["files_moved"] == 2
+    assert tree_of(double) == FILES
+
+
+@pytest.mark.heavy
+def test_contents_that_are_there_are_not_sent_after_a_refused_commit(
+    hibali: Any, double: OpenNeuro, folder: Path
+) -> None:
+    add(hibali, double)
+    hook = double.repository / ".git/hooks/pre-receive"
+    before = hook.read_text()
+    hook.write_text("#!/bin/sh\necho it failed validation; exit 1\n")
+    refused = hibali("push", folder, "mine:", "--json", exit=6).last
+    assert (refused["code"], "it failed validation" in refused["message"]) == ("commit-refused", True)
+    assert tree_of(double) == {}
+    hook.write_text(before)
+    hibali("push", folder, "mine:", exit=0)
+    assert tree_of(double) == FILES
+    assert len(double.posts) == 3
+
+
+def test_tokens_that_end_are_renewed_and_no_secret_is_told(
+    hibali: Any, double: OpenNeuro, folder: Path
+) -> None:
+    seen = set()
+
+    def expire(request: Any, when: str) -> bool:
+        kind = request.method, request.path.split("/")[4:5], "receive-pack" in str(request.query)
+        if when == "before" and request.path.startswith("/git/") and str(kind) not in seen:
+            seen.add(str(kind))
+            double.expire_tokens()
+        return False
+
+    double.watch = expire
+    add(hibali, double)
+    told = hibali("push", folder, "mine:", "--json", "-vv", exit=0)
+    assert double.logins > 4
+    assert tree_of(double) == FILES
+    told_bytes = told.out + told.err
+    state = b"".join(
+        path.read_bytes() for path in Path(hibali.env["HIBALI_STATE"]).rglob("*") if path.is_file()
+    )
+    for token in [*double._issued, KEY]:
+        assert token.encode() not in told_bytes + state
+    assert not list(Path(hibali.env["HIBALI_STATE"]).glob("openneuro-*"))
+
+
+def test_a_key_without_permission_changes_nothing(hibali: Any, double: OpenNeuro, folder: Path) -> None:
+    double.is_public = True
+    add(hibali, double)
+    double.keys = {"a new key"}
+    assert hibali("push", folder, "mine:", "--json", exit=4).last["code"] in {"denied", "expired"}
+    double.is_public = False
+    assert hibali("push", folder, "mine:", "--json", exit=4).last["code"] in {"denied", "expired"}
+    assert not double.posts
+
+
+@pytest.mark.heavy
+def test_changes_and_deletions_keep_what_others_changed(hibali: Any, double: OpenNeuro, folder: Path) -> None:
+    add(hibali, double)
+    hibali("push", folder, "mine:", exit=0)
+    (folder / SMALL).write_bytes(b"y" * len(FILES[SMALL]))  # of the same size
+    (folder / "README").unlink()
+    (double.repository / "CHANGES").write_text("1.0.0\n")
+    double.commit("by another person")
+    hibali("push", folder, "mine:", "--delete", "--exclude", "CHANGES", exit=0)
+    expected = {**FILES, SMALL: b"y" * len(FILES[SMALL]), "CHANGES": b"1.0.0\n"}
+    del expected["README"]
+    assert tree_of(double) == expected
+    assert (double.repository / ".gitattributes").exists()
+    assert double.object_path(SMALL_KEY).exists()  # snapshots may have it
+
+
+@pytest.mark.heavy
+def test_a_push_that_someone_overtakes_is_repeated_or_refused(
+    hibali: Any, double: OpenNeuro, folder: Path
+) -> None:
+    others = ["CHANGES"]
+
+    def overtake(request: Any, when: str) -> bool:
+        if when == "before" and "receive-pack" in request.query.get("service", "") and others:
+            (double.repository / others.pop()).write_text("by another person\n")
+            double.commit("by another person")
+        return False
+
+    double.watch = overtake
+    add(hibali, double)
+    hibali("push", folder, "mine:", exit=0)
+    assert tree_of(double) == {**FILES, "CHANGES": b"by another person\n"}
+    (folder / "README").write_text("mine\n")
+    others.append("README")
+    assert hibali("push", folder, "mine:", "--json", exit=6).last["code"] == "target-changed"
+    assert tree_of(double)["README"] == b"by another person\n"
+
+
+@pytest.mark.heavy
+def test_a_push_whose_answer_was_lost_is_not_repeated(hibali: Any, double: OpenNeuro, folder: Path) -> None:
+    lost = [True]
+    double.watch = lambda request, when: (
+        when == "after"
+        and request.method == "POST"
+        and "receive-pack" in request.path
+        and bool(lost)
+        and lost.pop()
+    )
+    add(hibali, double)
+    hibali("push", folder, "mine:", exit=0)
+    assert tree_of(double) == FILES
+    assert len(double.git("log", "--format=%h", "main").splitlines()) == 2
+
+
+@pytest.mark.heavy
+def test_names_that_the_server_refuses_are_told_before_anything_is_sent(
+    hibali: Any, double: OpenNeuro, folder: Path
+) -> None:
+    plant(folder, {"sub-01/.DS_Store": b"x"})
+    add(hibali, double)
+    assert "begins with a dot" in str(hibali("push", folder, "mine:", "--json").lines)
+    assert not double.posts
+    hibali("push", folder, "mine:", "--exclude", ".DS_Store", exit=0)
+    assert tree_of(double) == FILES
+
+
+@pytest.mark.heavy
+def test_a_draft_is_read_and_its_damage_is_found(
+    hibali: Any, double: OpenNeuro, folder: Path, tmp_path: Path
+) -> None:
+    add(hibali, double)
+    hibali("push", folder, "mine:", exit=0)
+    listed = hibali("ls", "-R", "mine:", "--json", exit=0).lines
+    assert {each["path"] for each in listed if each.get("type") == "file"} == set(FILES)
+    hibali("pull", "mine:", tmp_path / "back", exit=0)
+    assert {
+        path.relative_to(tmp_path / "back").as_posix(): path.read_bytes()
+        for path in (tmp_path / "back").rglob("*")
+        if path.is_file()
+    } == FILES
+    double.object_path(LARGE_KEY).write_bytes(b"z" * len(FILES[LARGE]))
+    hibali("verify", folder, "mine:", exit=6)
+    hibali("push", folder, "mine:", "--checksum", exit=0)
+    assert tree_of(double) == FILES
+
+
+@pytest.mark.heavy
+def test_the_commands_of_the_page_work(hibali: Any, double: OpenNeuro, tmp_path: Path) -> None:
+    folder = plant(tmp_path / "bids", FILES)
+    lines = lines_to_type(page("openneuro"))
+    assert len(lines) == 3
+    for line in lines:
+        words = shlex.split(line.replace("pass openneuro/key", f"cat {double.key_file}"))[1:]
+        more = ["--set", f"openneuro.url={double.url}"] if words[0] == "sites" else []
+        hibali(*words, *more, exit=0, cwd=folder.parent)
+    assert tree_of(double) == FILES
+
+
+GIB = 1 << 30
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(2400)
+def test_thousands_of_files_and_a_large_one_survive_resets_and_ended_tokens(
+    hibali: Any, double: OpenNeuro, tmp_path: Path
+) -> None:
+    """3000 files and one of 4 GiB, 10 resets, 5 ended tokens: nothing that is finished is sent twice."""
+    count, size = 3000, 4 * GIB
+    folder = tmp_path / "data"
+    for number in range(count):
+        plant(folder, {f"sub-{number // 50:02}/scan-{number:04}.nii.gz": os.urandom(2000 + number)})
+    with (folder / "large.nii").open("wb") as large:
+        for offset in range(0, size, size // 32):
+            large.seek(offset)
+            large.write(os.urandom(MIB))
+        large.truncate(size)
+    wanted = {path.name: digest_of(path) for path in folder.rglob("*") if path.is_file()}
+    resets = dict.fromkeys(range(8), 0)  # of small files, and two of the large one
+    ended = [count * part // 6 for part in range(5, 0, -1)]
+
+    def cut(key: str, sent: int) -> bool:
+        if f"-s{size}-" in key:
+            number = next((n for n in (8, 9) if resets.get(n) is None and sent > size * (n - 7) // 3), None)
+        else:
+            number = next(
+                (n for n in range(8) if not resets[n] and len(double.posts) > n * count // 10), None
+            )
+        if number is None:
+            return False
+        resets[number] = 1
+        return True
+
+    def end_tokens(request: Any, when: str) -> bool:
+        if when == "before" and request.method == "POST" and ended and len(double.posts) >= ended[-1]:
+            ended.pop()
+            double.expire_tokens()
+        return False
+
+    double.cut, double.watch = cut, end_tokens
+    add(hibali, double)
+    began = time.monotonic()
+    receipt = hibali("push", folder, "mine:", "--json", exit=0, timeout=2000).last
+    seconds = time.monotonic() - began
+    finished = [key for key, status in double.posts if status == 200]
+    broken = [key for key, status in double.posts if status == 0]
+    found = {path.name: digest_of(double.object_path(key)) for path, key in pointers(double, folder)}
+    print(
+        f"\n{receipt['files_moved']} files, {receipt['bytes_moved']} bytes in {seconds:.0f} s, proof {receipt['proof_moved']};"
+        f" uploads {len(double.posts)}: {len(finished)} whole, {len(broken)} reset, {len(double.posts) - len(finished) - len(broken)} refused;"
+        f" tokens issued {double.logins}; commits {len(double.git('log', '--format=%h', 'main').splitlines()) - 1}"
+    )
+    assert found == wanted
+    assert len(finished) == len(set(finished))
+    assert len(broken) == 10
+    assert not ended
+    assert double.logins >= 6
+    posts = len(double.posts)
+    assert hibali("push", folder, "mine:", "--json", exit=0, timeout=600).last["files_moved"] == 0
+    assert len(double.posts) == posts
+
+
+def digest_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def pointers(double: OpenNeuro, folder: Path) -> list[tuple[Path, str]]:
+    """Return the files of a folder and the keys at which the draft points for them."""
+    lines = double.git("ls-tree", "-r", "-z", "main").split("\0")[:-1]
+    blobs = {line.partition("\t")[2]: line.split()[2] for line in lines}
+    names = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
+    asked = "".join(f"{blobs[name]}\n" for name in names)
+    links = double.git("cat-file", "--batch=", stdin=asked.encode()).split("\n")[1::2]
+    return [(Path(name), Path(link).name) for name, link in zip(names, links, strict=False)]
+
+
+@pytest.mark.heavy
+def test_a_file_never_replaces_a_folder_of_others(hibali: Any, double: OpenNeuro, folder: Path) -> None:
+    (double.repository / "README").mkdir()
+    (double.repository / "README/notes").write_text("by another person\n")
+    (double.repository / "sub-01").write_text("by another person\n")
+    double.commit("by another person")
+    add(hibali, double)
+    failed = hibali("push", folder, "mine:", "--json", exit=6)
+    codes = {each["path"]: each["code"] for each in failed.lines if each["kind"] == "failed"}
+    below = dict.fromkeys((name for name in FILES if name.startswith("sub-01/")), "file-in-the-way")
+    assert codes == {"README": "folder-in-the-way", **below}
+    assert tree_of(double) == {
+        "README/notes": b"by another person\n",
+        "sub-01": b"by another person\n",
+        **{name: FILES[name] for name in ("dataset_description.json", ".bidsignore", "empty.nii")},
+    }
+
+
+@pytest.mark.heavy
+def test_a_saved_plan_replaces_only_what_it_saw(
+    hibali: Any, double: OpenNeuro, folder: Path, tmp_path: Path
+) -> None:
+    add(hibali, double)
+    hibali("plan", folder, "mine:", "-o", tmp_path / "plan", exit=0)
+    (double.repository / "README").write_text("by another person\n")
+    double.commit("by another person")
+    hibali("apply", tmp_path / "plan", exit=8)
+    assert tree_of(double)["README"] == b"by another person\n"
