@@ -15,11 +15,11 @@ _ZLIB: dict[str, tuple[Callable[[Bytes, int], int], int]] = {
 }  # with their values of nothing
 _HASHES = frozenset({"md5", "sha1", "sha256", "sha512"})
 _GIT = "gitsha1"  # the id that git gives to a file: its size is hashed, too
-ALGORITHMS = _HASHES | _ZLIB.keys() | {_GIT}
+ALGORITHMS = _HASHES | _ZLIB.keys()
 
 
 class Checksum:
-    """The checksum of content that comes in pieces, by one of `ALGORITHMS`."""
+    """The checksum of content that comes in pieces, by one of `ALGORITHMS` or `gitsha1`."""
 
     def __init__(self, algorithm: str, size: int = 0) -> None:
         """`size` is that of the whole content in bytes, which only `gitsha1` needs."""
