@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -16,7 +17,7 @@ from hibali.request_limits import RequestLimit
 from hibali_plugins.archives import dandi, dataverse, figshare, openneuro, osf, zenodo
 from hibali_plugins.archives.client import ArchiveClient
 from hibali_plugins.archives.files import Listing, text_in, value_in
-from hibali_plugins.archives.settings import ArchiveSettings, Place, place_of
+from hibali_plugins.archives.settings import ArchiveSettings, Place, Service, place_of
 
 _ARCHIVES = {
     "zenodo": zenodo.list_files,
@@ -40,8 +41,8 @@ def fill_site(name: str, table: Mapping[str, Any], resolver: str = RESOLVER) -> 
     # the DOI is checked before anything is asked, with the address that doi.org may name
     own: ArchiveSettings = check_site_table(name, {**table, "doi": {"url": resolver, **given}}).own
     filled: list[tuple[str, str, str]] = []
-    if place_of(own.name) is None and "url" not in given:
-        given |= {"service": "dataverse", "url": _resolve(own.name, name, resolver)}
+    if place_of(own.name, own.service) is None and "url" not in given:
+        given["service"], given["url"] = _resolve(own.name, name, resolver)
         filled += [(f"doi.{key}", given[key], resolver) for key in ("service", "url")]
         own = check_site_table(name, {**table, "doi": given}).own
     elif "url" not in given:
@@ -53,12 +54,12 @@ def fill_site(name: str, table: Mapping[str, Any], resolver: str = RESOLVER) -> 
     finally:
         client.close()
     notes = []
-    exact = place_of(listing.doi)
+    exact = place_of(listing.doi, place.service)
     # an archive can have DOIs that others gave
     if (
         exact is not None
         and exact.service == place.service
-        and exact != place_of(own.name)
+        and exact != place_of(own.name, place.service)
         and not own.version
     ):
         given["name"] = listing.doi
@@ -76,11 +77,12 @@ def resolve(own: ArchiveSettings, subject: str) -> ArchiveSettings:
     """Return the settings with the address of the archive, which doi.org knows if the DOI does not name it."""
     if place_of(own.name) is not None:
         return own
-    return replace(own, service="dataverse", url=_resolve(own.name, subject, RESOLVER))
+    service, url = _resolve(own.name, subject, RESOLVER)
+    return replace(own, service=service, url=url)
 
 
-def _resolve(doi: str, subject: str, resolver: str) -> str:
-    """Return the address of the Dataverse with a DOI, by the page to which doi.org leads. Raise `NotFoundError`."""
+def _resolve(doi: str, subject: str, resolver: str) -> tuple[Service, str]:
+    """Return the archive with a DOI and its address, by the page to which doi.org leads. Raise `NotFoundError`."""
     client = ArchiveClient(resolver, subject, RequestLimit(subject, 0, 0))
     try:
         answer = client.record(f"/api/handles/{quote(doi, safe='/')}", type="URL")
@@ -93,7 +95,14 @@ def _resolve(doi: str, subject: str, resolver: str) -> str:
             parts = urlsplit(page)
             is_plain = parts.scheme == "https" and parts.hostname and "@" not in parts.netloc
             if is_plain and "persistentId" in parse_qs(parts.query) and is_public(parts.hostname or ""):
-                return f"https://{parts.netloc}"
+                return "dataverse", f"https://{parts.netloc}"
+            portal = place_of(doi, "figshare")
+            if (
+                portal is not None
+                and is_plain
+                and re.search(rf"/articles/.*/{portal.identifier}(/|$)", parts.path)
+            ):
+                return "figshare", portal.url
     raise NotFoundError(
         "unknown-archive",
         "the DOI leads to no archive that hibali knows: Zenodo, Figshare, Dataverse, DANDI, OSF or OpenNeuro",

@@ -25,6 +25,7 @@ class Place(NamedTuple):
     version: str = ""
 
 
+_FIGSHARE = "https://api.figshare.com"
 # DOIs that name the archive and the dataset themselves
 _KNOWN: tuple[tuple[str, Service, str], ...] = (
     (r"10\.5281/zenodo\.(?P<id>[0-9]{1,12})", "zenodo", "https://zenodo.org"),
@@ -32,7 +33,7 @@ _KNOWN: tuple[tuple[str, Service, str], ...] = (
     (
         r"10\.[0-9]+/m9\.figshare\.(?P<id>[0-9]{1,12})(\.v(?P<version>[0-9]{1,6}))?",
         "figshare",
-        "https://api.figshare.com",
+        _FIGSHARE,
     ),
     (r"10\.48324/dandi\.(?P<id>[0-9]{6})(/(?P<version>[0-9.]+))?", "dandi", "https://api.dandiarchive.org"),
     (r"10\.17605/osf\.io/(?P<id>[a-z0-9]{5,16})", "osf", "https://api.osf.io"),
@@ -44,12 +45,17 @@ _KNOWN: tuple[tuple[str, Service, str], ...] = (
 )
 
 
-def place_of(doi: str) -> Place | None:
-    """Return where the dataset is, as far as its DOI says so."""
-    for pattern, service, url in _KNOWN:
+# Universities have portals of Figshare with prefixes of their own: 10.48420/32055810.v1
+_PORTAL = r"10\.[0-9]{4,9}/(?P<id>[0-9]{1,12})(\.v(?P<version>[0-9]{1,6}))?"
+
+
+def place_of(doi: str, service: Service | None = None) -> Place | None:
+    """Return where the dataset is, as far as its DOI, and a service that is known otherwise, say so."""
+    more = ((_PORTAL, "figshare", _FIGSHARE),) if service == "figshare" else ()
+    for pattern, kind, url in (*_KNOWN, *more):
         if found := re.fullmatch(pattern, doi, re.IGNORECASE):
             groups = found.groupdict()
-            return Place(service, url, groups["id"].lower(), groups.get("version") or "")
+            return Place(kind, url, groups["id"].lower(), groups.get("version") or "")
     return None
 
 
@@ -58,7 +64,8 @@ _VERSION = r"[0-9][0-9.]*"
 
 def split_location(path: str) -> tuple[ArchiveSettings, str]:
     """Return the dataset of DOI[/PATH], or with another DOI DOI@VERSION[/PATH], and PATH. Raise `UsageError`."""
-    for pattern, _, _ in _KNOWN:
+    patterns = (*(pattern for pattern, _, _ in _KNOWN), r"10\.[0-9]{4,9}/[0-9]{1,12}\.v[0-9]{1,6}")
+    for pattern in patterns:
         if found := re.match(rf"(?:{pattern})(?=/|$)", path, re.IGNORECASE):
             return ArchiveSettings(name=found[0]), path[found.end() :].lstrip("/")
     doi, _, more = path.partition("@")
@@ -99,7 +106,7 @@ class ArchiveSettings:
     @property
     def place(self) -> Place:
         """Where the dataset is."""
-        known = place_of(self.name) or Place("dataverse", "", f"doi:{self.name}")
+        known = place_of(self.name, self.service) or Place("dataverse", "", f"doi:{self.name}")
         return Place(
             self.service or known.service,
             self.url or known.url,
@@ -111,12 +118,13 @@ class ArchiveSettings:
         """Require the archive of a DOI that does not name it."""
         if not self.name:  # it was invalid
             return self
-        if place_of(self.name) is None and "url" not in present_keys:
+        known = place_of(self.name, self.service)
+        if known is None and "url" not in present_keys:
             note(
                 "needs the address of the archive, as in https://dataverse.example.org; "
                 "`hibali sites add --doi` asks doi.org for it",
                 "url",
             )
-        if self.service is not None and self.service != "dataverse" and place_of(self.name) is None:
+        if self.service is not None and self.service != "dataverse" and known is None:
             note(f"this is no DOI of {self.service}", "service")
         return replace(self, url=self.url.rstrip("/"))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import hibali as api
-from hibali.errors import IncompleteError, TryLaterError
+from hibali.errors import IncompleteError, NotFoundError, TryLaterError
 from hibali_plugins.archives import dataverse, finding, settings
 from hibali_plugins.archives.client import ArchiveClient
 from hibali_plugins.archives.finding import list_files
@@ -358,7 +358,7 @@ def known(hibali: Any, archive: Archive, monkeypatch: pytest.MonkeyPatch) -> Arc
         for pattern, each, url in settings._KNOWN
     ]
     monkeypatch.setattr(settings, "_KNOWN", tuple(rows))
-    monkeypatch.setattr(finding, "_resolve", lambda *_: archive.url)
+    monkeypatch.setattr(finding, "_resolve", lambda *_: ("dataverse", archive.url))
     return archive
 
 
@@ -381,6 +381,35 @@ def test_a_doi_of_all_versions_names_the_one_to_type(known: Archive, tmp_path: P
     assert refused.value.code == "not-one-version"
     exact = str(refused.value.hint).rpartition(" ")[2]
     assert api.pull(exact, tmp_path / "data").files_moved == len(FILES)
+
+
+PAGES = {
+    "10.48420/11.v2": ("https://figshare.manchester.ac.uk/articles/dataset/Scans/11/2", "figshare"),
+    "10.48420/11": ("https://figshare.manchester.ac.uk/articles/dataset/Scans/12", ""),
+    "10.70122/FK2/ABC": (
+        "https://demo.example.org/dataset.xhtml?persistentId=doi:10.70122/FK2/ABC",
+        "dataverse",
+    ),
+    "10.1000/182": ("https://journal.example.org/articles", ""),
+    "10.70122/X": ("http://demo.example.org/dataset.xhtml?persistentId=doi:10.70122/X", ""),
+}
+
+
+@pytest.mark.parametrize("doi", PAGES)
+def test_the_page_of_a_doi_names_its_archive(monkeypatch: pytest.MonkeyPatch, doi: str) -> None:
+    page, service = PAGES[doi]
+    answer = {"values": [{"type": "URL", "data": {"format": "string", "value": page}}]}
+    monkeypatch.setattr(ArchiveClient, "record", lambda *_, **__: answer)
+    monkeypatch.setattr(finding, "is_public", lambda _: True)
+    own = settings.ArchiveSettings(name=doi)
+    if not service:
+        with pytest.raises(NotFoundError, match="no archive that hibali knows"):
+            finding.resolve(own, "there")
+        return
+    found = finding.resolve(own, "there").place
+    version = "2" if service == "figshare" else ""
+    assert (found.service, found.version) == (service, version)
+    assert found.url == ("https://api.figshare.com" if service == "figshare" else "https://demo.example.org")
 
 
 @pytest.mark.parametrize("text", ["doi:", "doi:zenodo.11", "doi:10.70122/FK2/ABC@x"])
