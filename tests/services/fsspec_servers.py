@@ -103,7 +103,7 @@ def start_azurite(session: Path, folder: Path) -> CloudServer:
 
 
 def start_xrootd(session: Path, folder: Path) -> CloudServer:
-    """Start an XRootD server without logins, which computes checksums and copies to and from other servers."""
+    """Start an XRootD server without logins, which computes checksums and also speaks HTTP."""
     xrootd, data = program("xrootd", "xrootd-server"), folder / "data"
     for made in (data, folder / "run"):
         made.mkdir(parents=True)
@@ -119,7 +119,6 @@ all.pidpath {folder}/run
 oss.localroot {data}
 all.export /
 xrootd.chksum max 2 adler32 crc32c md5
-ofs.tpc autorm streams 4 pgm {program("xrdcp", "xrootd-client")} --server
 """)
     log = folder / "xrootd.log"
     words = without_root([xrootd, "-c", str(config), "-n", "test"], folder, data, folder / "run")

@@ -108,7 +108,6 @@ SERVICES: dict[str, tuple[type, Start]] = {
     "azurite": (CloudServer, start_azurite),
     "hdfs": (CloudServer, start_hdfs),
     "xrootd": (CloudServer, start_xrootd),
-    "xrootd-other": (CloudServer, start_xrootd),
     "webdav": (DavServer, start_apache),
     "webdav-plain": (DavServer, start_wsgidav),
     "webdav-lighttpd": (DavServer, start_lighttpd),
