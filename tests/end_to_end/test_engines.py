@@ -39,7 +39,7 @@ def test_a_task_of_an_engine_calls_hibali(hibali: Any, heading: str, engine: str
         bench.answers(f"{name}.json", say=name)
     text = recipe(heading).replace("segment@1.0", bench.reference).replace("juwels", "here")
     (bench.folder / "recipe.py").write_text(text)
-    environment = environment_with_hibali(bench, python.parent)
+    environment = environment_with_hibali(bench.hibali, python.parent)
 
     def run() -> list[str]:
         words = [python, "recipe.py"]
