@@ -21,6 +21,7 @@ from tests.support.requirements import require_prepared
 FOLDER = REPOSITORY / "docs/frameworks"
 _FILE = re.compile(r"^`(?P<name>[\w.-]+)`:\n\n```\w+\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 _DEBIAN = Path("/usr/bin")
+_OWN = REPOSITORY / ".cache/frameworks/bin"
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class Needs:
 RECIPES: Mapping[str, Needs] = {
     # the torchrun of Debian 12 fails with its default, no redirection, because Python 3.11 does not list a flag of value 0
     "pytorch": Needs(_DEBIAN / "torchrun", prologue=("export PET_REDIRECTS=1 PET_TEE=1",)),
+    "spark": Needs(_OWN / "spark-submit"),
 }
 
 
