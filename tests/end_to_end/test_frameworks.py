@@ -37,7 +37,14 @@ class Needs:
 RECIPES: Mapping[str, Needs] = {
     # the torchrun of Debian 12 fails with its default, no redirection, because Python 3.11 does not list a flag of value 0
     "pytorch": Needs(_DEBIAN / "torchrun", prologue=("export PET_REDIRECTS=1 PET_TEE=1",)),
+    "dynamics": Needs(_DEBIAN / "gmx", 'mpi = "srun --mpi=pmix"'),
     "spark": Needs(_OWN / "spark-submit"),
+    "dask": Needs(REPOSITORY / ".cache/dask/bin/dask", part="dask"),
+    "sklearn": Needs(_OWN / "python3"),
+    "keras": Needs(_OWN / "python3"),
+    "blocks": Needs(_OWN / "python3"),
+    "ensembles": Needs(_OWN / "python3"),
+    "insitu": Needs(_OWN / "python3"),
 }
 
 
