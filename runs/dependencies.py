@@ -63,7 +63,7 @@ def require_success(run: Run) -> None:
     if run.state in {State.FAILED, State.CANCELLED}:
         raise RunFailedError(
             "needed-run-failed",
-            f"{format_failure(run)}, and this run depends on it",
+            f"{format_failure(run)}, and the new run depends on it",
             subject=run.id,
             hint=f"To see the run: hibali runs show {run.id}",
         )

@@ -5,9 +5,10 @@
 # `sh tests/prepare.sh crates` creates .cache/crates from tests/crates.lock, for the tests marked heavy,
 # `sh tests/prepare.sh axe` creates .cache/axe from tests/axe.lock, for the tests marked heavy,
 # `sh tests/prepare.sh torque` unpacks Slurm's qsub commands into .cache/torque, for the tests marked heavy,
-# `sh tests/prepare.sh snakemake` creates .cache/snakemake from tests/snakemake.lock, for the tests marked heavy; so do `parsl`, `dask`, `globus`, `rest`, `cwl`, `psij`, `podman-hpc` and `delivery`,
+# `sh tests/prepare.sh snakemake` creates .cache/snakemake from tests/snakemake.lock, for the tests marked heavy; so do `parsl`, `dask`, `radical`, `globus`, `rest`, `cwl`, `psij`, `podman-hpc` and `delivery`,
 # `sh tests/prepare.sh fsspec` creates .cache/fsspec from tests/fsspec.lock, and .cache/azurite from tests/azurite/, for the tests marked heavy,
 # `sh tests/prepare.sh hdfs` unpacks HDFS into .cache/hdfs (214 MB to download), for some of the tests marked heavy, which are skipped without it,
+# `sh tests/prepare.sh frameworks` installs tests/frameworks.txt and creates .cache/frameworks from tests/frameworks.lock (each 0.5 GB to download), for the tests marked heavy,
 # `sh tests/prepare.sh science` creates .cache/science from tests/science.lock, in which hibali can be imported, for the tests marked heavy,
 # `sh tests/prepare.sh docs` creates .cache/docs from tests/docs.lock, for `make docs` and the tests marked heavy.
 set -eu
@@ -64,16 +65,18 @@ add_hibali() {
     done
 }
 
+# Print the Debian packages of the list $1 that are not installed.
 missing_packages() {
-    sed -n '/^[a-z]/p' tests/packages.txt | while read -r package; do
+    sed -n '/^[a-z]/p' "$1" | while read -r package; do
         status=$(dpkg-query --show --showformat='${db:Status-Status}' "$package" 2>/dev/null) || status=absent
         [ "$status" = installed ] || printf '%s ' "$package"
     done
 }
 
+# Install the Debian packages of the list $1.
 prepare_packages() {
     command -v dpkg-query >/dev/null || return 0
-    missing=$(missing_packages)
+    missing=$(missing_packages "$1")
     [ -n "$missing" ] || return 0
     if [ "$(id -u)" != 0 ]; then
         echo "Not root: the tests that need these Debian packages are skipped and listed: $missing" >&2
@@ -140,7 +143,7 @@ prepare_azurite() {
 for part in "$@"; do
     case $part in
     environment) prepare_environment ;;
-    packages) prepare_packages ;;
+    packages) prepare_packages tests/packages.txt ;;
     swift) prepare_own swift "OpenStack Swift" ;;
     crates) prepare_own crates "roc-validator" ;;
     axe) prepare_own axe "axe-core" ;;
@@ -148,6 +151,8 @@ for part in "$@"; do
     snakemake) prepare_own snakemake "Snakemake" ;;
     parsl) prepare_own parsl "Parsl" ;;
     dask) prepare_own dask "Dask" ;;
+    radical) prepare_own radical RADICAL-Pilot ;;
+    frameworks) prepare_packages tests/frameworks.txt && prepare_own frameworks "Keras, scikit-learn and PySpark" ;;
     science) prepare_own science "pandas, zarr and Jupyter" && add_hibali science ;;
     globus) prepare_own globus "globus-cli" ;;
     rest) prepare_own rest "pyunicore, pyfirecrest and clients of IRI" ;;
@@ -158,6 +163,6 @@ for part in "$@"; do
     fsspec) prepare_own fsspec "gcsfs and adlfs" && prepare_azurite ;;
     hdfs) prepare_hdfs ;;
     docs) prepare_own docs "Sphinx" ;;
-    *) echo "usage: sh tests/prepare.sh [environment] [packages] [swift] [crates] [axe] [torque] [snakemake] [parsl] [dask] [science] [globus] [rest] [cwl] [psij] [podman-hpc] [delivery] [fsspec] [hdfs] [docs]" >&2 && exit 2 ;;
+    *) echo "usage: sh tests/prepare.sh [environment] [packages] [swift] [crates] [axe] [torque] [snakemake] [parsl] [dask] [radical] [frameworks] [science] [globus] [rest] [cwl] [psij] [podman-hpc] [delivery] [fsspec] [hdfs] [docs]" >&2 && exit 2 ;;
     esac
 done

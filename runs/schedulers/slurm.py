@@ -108,7 +108,7 @@ VARIABLES = JobVariables(
             "SLURM_NNODES",
         ),
         *("SLURM_JOBID", "SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURM_TASKS_PER_NODE"),
-        *("SLURM_STEPID", "SLURM_STEP_[A-Z_]*"),
+        *("SLURM_STEPID", "SLURM_STEP_[A-Z_]*", "SLURM_LAUNCH_NODE_IPADDR"),
     ),
 )
 

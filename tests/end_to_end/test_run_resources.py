@@ -117,13 +117,13 @@ def test_srun_starts_a_container_for_each_task(
 ) -> None:
     """Check that each task gets its rank, and no other variable of the environment."""
     ready(word, request, hibali)
-    command = f"{RANKS.partition(';')[0]} secret=$TEST_SERVICES;{RANKS.partition(';')[2]}"
+    command = f"{RANKS.partition(';')[0]} secret=$TEST_SERVICES by ${{SLURM_LAUNCH_NODE_IPADDR:?}};{RANKS.partition(';')[2]}"
     bench = Bench(hibali, {**doing(command), "container-image": {"type": "docker", "image": tool.name}})
     cluster(bench, slurm, f'[sites.cluster.container]\nname = "{word}"')
     catalogued(bench, tool)
     run_id = bench.run(bench.answers(), "--wait", "--tasks", "2", exit=0).last["id"]
     output = hibali("runs", "logs", run_id, exit=0).out.decode().splitlines()
-    assert sorted(output) == [f"rank {number} of 2 secret=" for number in range(2)]
+    assert sorted(output) == [f"rank {number} of 2 secret= by 127.0.0.1" for number in range(2)]
     hibali("runs", "collect", run_id, "back", exit=0)
     assert (bench.folder / "back" / "out.txt").read_text() == "hello\n"
 

@@ -64,7 +64,7 @@ def bench(hibali: Any) -> Bench:
 def snakemake(bench: Bench) -> Callable[..., str]:
     """Return a function that runs Snakemake and returns its output; each call of hibali is logged in `calls`."""
     require_prepared(_SNAKEMAKE, "snakemake")
-    environment = environment_with_hibali(bench, _SNAKEMAKE.parent)
+    environment = environment_with_hibali(bench.hibali, _SNAKEMAKE.parent)
 
     def run(*more: str) -> str:
         words = [_SNAKEMAKE, "--cores", "2", "--nocolor", *more]

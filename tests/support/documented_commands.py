@@ -61,7 +61,11 @@ def _pattern(shown: str) -> re.Pattern[str]:
 def pages() -> list[Path]:
     """Return the README and the pages of instructions; decisions describe the past."""
     docs = REPOSITORY / "docs"
-    return [REPOSITORY / "README.md", *sorted(docs.glob("*.md")), *sorted(docs.glob("troubleshooting/*.md"))]
+    folders = ("", "troubleshooting/", "frameworks/")
+    return [
+        REPOSITORY / "README.md",
+        *(path for each in folders for path in sorted(docs.glob(f"{each}*.md"))),
+    ]
 
 
 def calls_of_hibali(page: Path) -> Iterator[list[str]]:

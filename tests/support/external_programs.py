@@ -5,24 +5,25 @@ from __future__ import annotations
 import os
 import shlex
 from pathlib import Path
+from typing import Any
 
 from tests.end_to_end.run_tools import Bench
 from tests.services.session import REPOSITORY
 
 
-def environment_with_hibali(bench: Bench, programs: Path) -> dict[str, str]:
+def environment_with_hibali(hibali: Any, programs: Path) -> dict[str, str]:
     """Return the environment for a program in the folder `programs`; a wrapper records each call of hibali in
     the file `calls`."""
-    folder = bench.folder / "programs"
+    folder = hibali.home.folder / "programs"
     folder.mkdir()
     wrapper = folder / "hibali"
-    words = shlex.join(map(str, bench.hibali.command()))
+    words = shlex.join(map(str, hibali.command()))
     wrapper.write_text(
-        f'#!/bin/sh\nPYTHONPATH={shlex.quote(str(REPOSITORY))}\nexport PYTHONPATH\necho "$@" >>{bench.folder}/calls\nexec {words} "$@"\n'
+        f'#!/bin/sh\nPYTHONPATH={shlex.quote(str(REPOSITORY))}\nexport PYTHONPATH\necho "$@" >>{hibali.home.folder}/calls\nexec {words} "$@"\n'
     )
     wrapper.chmod(0o755)
     # the program's own Python must not find hibali's modules
-    kept = {name: value for name, value in bench.hibali.env.items() if not name.startswith("PYTHON")}
+    kept = {name: value for name, value in hibali.env.items() if not name.startswith("PYTHON")}
     return {**kept, "PATH": f"{folder}:{programs}:{os.environ['PATH']}"}
 
 
