@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 
 from hibali.errors import IncompleteError
-from hibali.http.addresses import connect_to, is_local, is_near, is_private
+from hibali.http.addresses import Addresses, connect_to, is_local, is_near, is_private
 
 PUBLIC = "https://192.88.99.1/service"  # no name, so nothing is looked up
 
@@ -83,3 +83,19 @@ def test_private_addresses_are_contacted_only_if_they_are_configured(monkeypatch
     connect_to("10.99.99.99", 9, 5, "site", service="https://9.9.9.9/", private=True).close()
     connect_to("9.9.9.9", 9, 5, "site", service="https://9.9.9.9/").close()
     assert reached == ["10.99.99.99", "10.99.99.99", "9.9.9.9"]
+
+
+def test_only_https_and_public_hosts_where_that_is_required_are_contacted() -> None:
+    addresses = Addresses("https://archive.example.org/api", "site")
+    assert addresses.checked("https://10.1.1.1/x?a=b") == "https://10.1.1.1/x?a=b"
+    assert addresses.checked("https://archive.example.org/x", public=True)
+    assert addresses.checked("https://9.9.9.9/x", public=True)
+    for address, public in (
+        ("http://9.9.9.9/x", False),
+        ("https://10.1.1.1/x", True),
+        ("https://127.0.0.1/", True),
+    ):
+        with pytest.raises(IncompleteError) as raised:
+            addresses.checked(address, public=public)
+        assert raised.value.code == "unsafe-address"
+        assert address not in str(raised.value)
