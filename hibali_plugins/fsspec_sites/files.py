@@ -16,7 +16,7 @@ from importlib import import_module
 from typing import Any, TypeVar
 
 from hibali.config.model import Site
-from hibali.errors import HibaliError, IncompleteError, NotFoundError, UsageError
+from hibali.errors import AccessError, HibaliError, IncompleteError, NotFoundError, UsageError
 from hibali.http.client import Bytes
 from hibali.http.deadline import request_timeout
 from hibali.http.errors import too_slow
@@ -370,8 +370,8 @@ class XRootDFiles(FsspecFiles):
         return self._wanted and bool(self.algorithm)
 
     def _claimed(self, path: bytes, size: int) -> str:
-        """Return the server's checksum of a file, "" if it has none."""
-        with contextlib.suppress(IncompleteError, NotFoundError):
+        """Return the server's checksum of a file, "" if it has none, or does not tell it."""
+        with contextlib.suppress(AccessError, IncompleteError, NotFoundError):
             return self._asked(path, size) if self.algorithm else ""
         return ""
 

@@ -38,6 +38,7 @@ _NO_LOGIN = frozenset({202, 203, 204})  # errHandShakeFailed, errLoginFailed, er
 _INVALID_RESPONSE, _OF_SERVER = 303, 400
 _ALGORITHM = re.compile(r"\d+:([a-z0-9]+)")  # as in `0:adler32,1:md5`
 _DIGITS = re.compile(r"[0-9a-f]{8,128}")
+_MOST_SECONDS = 65_535  # of the client: a server may read a large file for it
 _FILE_MODE, _FOLDER_MODE = 0o644, 0o755  # as xrdcp and xrdfs do
 
 
@@ -193,7 +194,7 @@ class XRootDServer:
         from XRootD.client.flags import QueryCode  # start-up: the library is large
 
         asked = f"{self._safe(path)}?cks.type={algorithm}"
-        status, found = self._client.query(QueryCode.CHECKSUM, asked, self._timeout)
+        status, found = self._client.query(QueryCode.CHECKSUM, asked, self._timeout or _MOST_SECONDS)
         _check(status)
         words = found.rstrip(b"\0").decode("ascii", "replace").lower().split()
         if words[:1] != [algorithm] or not _DIGITS.fullmatch(words[-1]):
