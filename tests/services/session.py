@@ -122,11 +122,12 @@ SERVICES: dict[str, tuple[type, Start]] = {
 
 
 def scratch_folder() -> Path:
-    """Return /dev/shm if it has enough space and allows executables, else the temporary folder."""
+    """Return /dev/shm if it has enough space, allows executables and lets other accounts in, as munge requires, else the temporary folder."""
     memory = Path("/dev/shm")
     with contextlib.suppress(OSError):
         found = os.statvfs(memory)
-        if found.f_bavail * found.f_frsize >= ENOUGH_MEMORY and not found.f_flag & os.ST_NOEXEC:
+        is_fit = found.f_bavail * found.f_frsize >= ENOUGH_MEMORY and not found.f_flag & os.ST_NOEXEC
+        if is_fit and memory.stat().st_mode & stat.S_IXOTH:
             return memory
     return Path(tempfile.gettempdir())
 
