@@ -164,19 +164,21 @@ def account_names() -> tuple[str, str]:
     return account, f"{account}@{socket.gethostname()}"
 
 
-def write_atomic(path: Path, content: bytes, *, mode: int = 0o600, mtime_ns: int | None = None) -> None:
+def write_atomic(
+    path: Path, content: bytes, *, mode: int = 0o600, mtime_ns: int | None = None, new: bool = False
+) -> None:
     """Write `content` to `path` atomically and durably; raises an OSError that names `path`.
 
-    With `mtime_ns`, set the modification time.
+    With `mtime_ns`, set the modification time. With `new`, a file that exists by then stays, and `FileExistsError` is raised.
     """
     try:
-        _write_atomic(path, content, mode, mtime_ns)
+        _write_atomic(path, content, mode, mtime_ns, new=new)
     except OSError as problem:
         problem.filename, problem.filename2 = str(path), None
         raise
 
 
-def _write_atomic(path: Path, content: bytes, mode: int, mtime_ns: int | None) -> None:
+def _write_atomic(path: Path, content: bytes, mode: int, mtime_ns: int | None, *, new: bool) -> None:
     partial = path.with_name(f".{path.name}.{os.urandom(8).hex()}")
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
     try:
@@ -187,7 +189,11 @@ def _write_atomic(path: Path, content: bytes, mode: int, mtime_ns: int | None) -
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-        partial.replace(path)
+        if new:
+            path.hardlink_to(partial)
+            partial.unlink()
+        else:
+            partial.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):  # in a folder that became read-only, the partial file remains
             partial.unlink(missing_ok=True)

@@ -15,6 +15,7 @@ from hibali.errors import Exit, NotFoundError, RefusedError, TryLaterError
 from hibali.events import Event, Failed, Listener, Moved, ignore
 from hibali.ledger import new_identifier
 from hibali.locations import Location, path_at
+from hibali.plugins import every
 from hibali.text import as_bytes, as_text, counted, printable
 from runs.model import Output, Run, State
 from runs.records import tasks_by_values
@@ -203,6 +204,10 @@ class Collector:
         for each in self._earlier:
             receipt.add_moved(each)
         self._earlier.clear()
+        if run.sweep is not None and chosen.files and self.target.typed_local and receipt.exit is Exit.DONE:
+            for _, describe in every("hibali.results"):
+                folder = Path(os.fsdecode(self.target.raw))
+                describe(run, self._run_store, folder, chosen.files, self._on_event)
         failed = run.sweep is None and run.state is not State.SUCCEEDED
         if whole and run.state.final and (failed or not chosen.problems):
             self._run_store.note(run.id, "collected", {"target": self.target.path, "receipt": receipt.id})

@@ -8,8 +8,9 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any, Protocol
 
 from hibali.config.model import Site, local_site
 from hibali.config.settings import Settings
@@ -17,6 +18,7 @@ from hibali.errors import HibaliError, IncompleteError, NotFoundError, UsageErro
 from hibali.events import Listener, ignore
 from hibali.ledger import Journal, ledger_folder, new_identifier, read_records
 from hibali.locations import Location, read_location
+from hibali.plugins import find
 from hibali.system_errors import reason_of
 from hibali.text import as_text, counted, printable
 from registry.invocation import Invocation
@@ -42,6 +44,7 @@ from runs.store import RunStore
 from transfers.engine.request import SaveOptions
 from transfers.history.journal import Receipt
 from transfers.model.entry import Entry, Kind
+from transfers.model.rules import Rules, concerns, selector
 from transfers.model.store import Store
 from transfers.planning.protected_roots import path_relation
 from transfers.remote.host import RemoteHost
@@ -52,6 +55,38 @@ from transfers.stores.open_views import datasets_at, fetch_content
 
 _RESOLVE_SECONDS = 20.0
 _FRESH_NS = 2_000_000_000  # a file changed this shortly before it was hashed can change again unseen
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The part of a folder that is an input: what `rules` select, and small files by path that are `written` in place of the folder's own.
+
+    `shared` are the names that other parts of the same folder have, too.
+    """
+
+    rules: Rules = field(default_factory=Rules)
+    written: Mapping[bytes, bytes] = field(default_factory=dict)
+    shared: frozenset[bytes] = frozenset()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is the folder itself."""
+        return self.rules.files_from is None
+
+    def check_link(self, path: bytes, target: bytes, subject: str) -> None:
+        """Raise `UsageError` for a symlink out of the part, whose content would be missing at the site."""
+        inside = os.path.normpath(os.path.join(os.path.dirname(path), target))  # noqa: PTH118, PTH120  # bytes
+        if self.is_whole or selector(self.rules)(Entry(inside, Kind.FILE)):
+            return
+        raise UsageError(
+            "link-out-of-part",
+            f"{printable(path)} is a symlink to {printable(target)}, which is not staged with it",
+            subject=subject,
+            hint="Put the file itself there, or stage the whole folder: with --each-participant, add --whole-dataset.",
+        )
+
+
+WHOLE = Part()
 
 
 class LocalContent:
@@ -88,23 +123,28 @@ class LocalContent:
                 journal.append({"schema": 1, "kind": "digest", "mark": mark, "digest": digest})
         return digest
 
-    def of_tree(self, root: bytes) -> tuple[str, dict[bytes, str], int]:
+    def of_tree(self, root: bytes, part: Part = WHOLE) -> tuple[str, dict[bytes, str], int]:
         """Return the digest of a folder's sorted names, kinds and contents; the digests of its files; and their size in bytes.
 
-        In a dataset, annexed files are files. Raises as `of_file` does.
+        In a dataset, annexed files are files. Raises as `of_file` and `Part.check_link` do.
         """
         whole = hashlib.sha256()
         files: dict[bytes, str] = {}
         size = 0
         datasets = datasets_at(root)
         contents = None if datasets is None else datasets.open_contents(root)
-        for path, status in _walk(root, b""):
+        selects = selector(part.rules)
+        for path, status in _walk(root, b"", part.rules.files_from):
             if contents is not None and contents.is_reserved(path):
                 continue
             content = contents.find(path) if contents is not None and stat.S_ISLNK(status.st_mode) else None
             name, found = content if content is not None else (root + b"/" + path, status)
+            if not selects(Entry(path, Kind.FOLDER if stat.S_ISDIR(found.st_mode) else Kind.FILE)):
+                continue
             if stat.S_ISLNK(found.st_mode):
-                mark_text = b"l " + os.fsencode(Path(os.fsdecode(root + b"/" + path)).readlink())
+                target = os.fsencode(Path(os.fsdecode(root + b"/" + path)).readlink())
+                part.check_link(path, target, printable(root))
+                mark_text = b"l " + target
             elif stat.S_ISDIR(found.st_mode):
                 mark_text = b"d"
             elif stat.S_ISREG(found.st_mode):
@@ -116,19 +156,28 @@ class LocalContent:
                     "bad-input", "a device, FIFO or socket cannot be staged", subject=printable(path)
                 )
             whole.update(b"%d:%b%b\n" % (len(path), path, mark_text))
+        for path, written in sorted(part.written.items()):
+            files[path] = hashlib.sha256(written).hexdigest()
+            size += len(written)
+            whole.update(b"%d:%bf %b\n" % (len(path), path, files[path].encode("ascii")))
         return whole.hexdigest(), files, size
 
 
-def _walk(root: bytes, below: bytes) -> Iterable[tuple[bytes, os.stat_result]]:
+def _walk(
+    root: bytes, below: bytes, names: frozenset[bytes] | None
+) -> Iterable[tuple[bytes, os.stat_result]]:
+    """Yield everything below a folder, or only what concerns `names`, parents first."""
     try:
         with os.scandir(root + b"/" + below) as listing:
             entries = sorted(listing, key=lambda entry: entry.name)
         for entry in entries:
             path = below + b"/" + entry.name if below else entry.name
+            if names is not None and not concerns(path, names):
+                continue
             found = entry.stat(follow_symlinks=False)
             yield path, found
             if stat.S_ISDIR(found.st_mode):
-                yield from _walk(root, path)
+                yield from _walk(root, path, names)
     except OSError as problem:
         raise unreadable(root + b"/" + below, problem) from None
 
@@ -149,13 +198,14 @@ class Identity:
     """The identity of an input: `text` is part of the run's key; `digest` names it in the cache, "" if it is used in place.
 
     `files` are the digests by relative path of the files to stage (b"" for a single file), None if they are not known before. `size` is in
-    bytes, None if unknown.
+    bytes, None if unknown. `part` is the part of a folder that is staged.
     """
 
     text: str
     digest: str = ""
     files: dict[bytes, str] | None = None
     size: int | None = None
+    part: Part = WHOLE
 
     @property
     def content(self) -> str:
@@ -168,19 +218,19 @@ class Identity:
         return Name(ORIGIN if self.files is None else CONTENT, self.digest)
 
 
-def identify_local(path: Path) -> Identity:
+def identify_local(path: Path, part: Part = WHOLE, content: LocalContent | None = None) -> Identity:
     """Identify a local file or folder by its content, which is hashed unless that was done before and it did not change.
 
     Raises `NotFoundError`, and `UsageError` for anything but a file or folder.
     """
     found = _stat(path)
-    content = LocalContent()
+    content = content or LocalContent()
     if stat.S_ISREG(found.st_mode):
         digest = content.of_file(os.fsencode(path), found)
         return Identity(f"sha256:{digest}", digest, {b"": digest}, found.st_size)
     if stat.S_ISDIR(found.st_mode):
-        digest, files, size = content.of_tree(os.fsencode(path))
-        return Identity(f"tree:{digest}", digest, files, size)
+        digest, files, size = content.of_tree(os.fsencode(path), part)
+        return Identity(f"tree:{digest}", digest, files, size, part)
     raise UsageError("bad-input", "an input must be a file or a folder", subject=printable(os.fsencode(path)))
 
 
@@ -199,7 +249,7 @@ def _stat(path: Path) -> os.stat_result:
         raise unreadable(os.fsencode(path), problem) from None
 
 
-def identify_elsewhere(location: Location, store: Store) -> Identity:
+def identify_elsewhere(location: Location, store: Store, part: Part = WHOLE) -> Identity:
     """Identify what is at a location of another site by the metadata of its store, of a folder by those of all that is in it.
 
     Raises `NotFoundError`, and `ListingIncompleteError` for a folder that cannot be listed whole.
@@ -209,15 +259,27 @@ def identify_elsewhere(location: Location, store: Store) -> Identity:
         raise NotFoundError("no-such-input", "the input does not exist at that site", subject=location.text)
     if found.kind is Kind.FOLDER:
         whole, size = hashlib.sha256(), 0
-        for entry in store.list():
+        for entry in _select(store, part):
+            if entry.kind is Kind.LINK:
+                part.check_link(entry.path, entry.link, location.text)
             whole.update(b"%d:%b%b\n" % (len(entry.path), entry.path, _mark(entry).encode()))
             size += entry.size if entry.kind is Kind.FILE else 0
+        for path, written in sorted(part.written.items()):
+            whole.update(b"%d:%b%b\n" % (len(path), path, hashlib.sha256(written).digest()))
+            size += len(written)
         mark = f"{found.kind}:{whole.hexdigest()}"
     else:
         mark, size = _mark(found), found.size
     text = f"site:{location.site.name}:{location.bucket or ''}:{location.path}:{mark}"
     digest = hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
-    return Identity(text, digest, size=size)
+    return Identity(text, digest, size=size, part=part)
+
+
+def _select(store: Store, part: Part) -> Iterable[Entry]:
+    """List what is in a part of a folder, everything if it is the whole folder."""
+    if part.rules.files_from is not None:
+        store.list_only(part.rules.files_from)
+    return store.list() if part.is_whole else filter(selector(part.rules), store.list())
 
 
 def _mark(entry: Entry) -> str:
@@ -472,6 +534,31 @@ class Located:
     several: bool = False
 
 
+PART = "/./"  # before the part of a folder, as rsync --relative has it
+
+
+class Parts(Protocol):
+    """What knows the parts of folders: an entry point `parts` in `hibali.inputs`."""
+
+    def is_part(self, path: str) -> bool:
+        """Return whether a path below a folder names a part of it."""
+
+    def select_parts(self, folder: Location, paths: Sequence[str]) -> Mapping[str, Part]:
+        """Return the parts that these paths name. Raises `NotFoundError` with all that do not exist."""
+
+
+def split_part(text: str) -> tuple[str, str]:
+    """Return the folder of an input and the part of it that is the input; "" for what is no part."""
+    folder, mark, path = text.rpartition(PART)
+    parts = _known_parts() if mark else None
+    return (folder, path) if parts is not None and parts.is_part(path) else (text, "")
+
+
+def _known_parts() -> Any:
+    """Return an object like `Parts`; None without that feature."""
+    return find("hibali.inputs", "parts")
+
+
 def never_several(each: Input) -> bool:
     """Return False: an input is a single file."""
     del each
@@ -497,6 +584,8 @@ def locate_files(
     """
     found: list[Located] = []
     missing: list[NotFoundError] = []
+    parts: dict[str, tuple[Location, dict[int, str]]] = {}
+    identifier = _Identifier()
     for each in files:
         reference = read_reference(each.text, settings.sites)
         if reference is not None:
@@ -509,18 +598,39 @@ def locate_files(
                 )
             continue
         recorded = (known or {}).get(each.text)
-        place = read_location(recorded or each.text, settings, literal=recorded is not None)
+        text, part = split_part(each.text)
+        place = read_location(recorded or text, settings, literal=recorded is not None)
         named = replace(each, name=as_text(place.name) or "input")
         if place.site == site and not place.typed_local:
             found.append(Located(named, place, None))
             continue
         try:
-            found.append(_identify(named, place) if identify else Located(named, place, Identity("")))
+            if part and identify:
+                parts.setdefault(place.text, (place, {}))[1][len(found)] = part
+            if part or not identify:
+                found.append(Located(named, place, Identity("")))
+            else:
+                found.append(identifier.identify(named, place))
         except NotFoundError as problem:
             missing.append(problem)
+    missing += _identify_parts(parts.values(), found, identifier)
     if missing:
         raise _all_of(missing)
     return _numbered(found)
+
+
+def _identify_parts(
+    parts: Iterable[tuple[Location, Mapping[int, str]]], found: list[Located], identifier: _Identifier
+) -> Iterable[NotFoundError]:
+    """Identify the parts of each folder, by their index in `found`; return those that do not exist."""
+    for folder, paths in parts:
+        try:
+            selected = _known_parts().select_parts(folder, tuple(paths.values()))
+        except NotFoundError as problem:
+            yield problem
+            continue
+        for number, path in paths.items():
+            found[number] = identifier.identify(found[number].input, folder, selected[path])
 
 
 def require_local(located: Sequence[Located]) -> None:
@@ -569,17 +679,35 @@ def _numbered(found: Sequence[Located]) -> list[Located]:
     return [replace(each, input=replace(each.input, number=n)) for n, each in enumerate(found)]
 
 
-def _identify(each: Input, place: Location) -> Located:
-    """Identify an input; a local symlink is followed, and the content of an annexed file is fetched."""
-    if place.typed_local:
-        path = Path(os.fsdecode(place.raw))
-        fetch_content(place.raw, place.logins)
-        identity = identify_local(path)
-        real = os.fsencode(path.resolve()).decode("utf-8", "surrogateescape")
-        return Located(each, replace(place, path=real, slash=False), identity)
-    with contextlib.closing(open_store(place)) as store:
-        identity = identify_elsewhere(place, store)
-        return Located(each, follow_links(place, store), identity)  # a transfer would copy a symlink itself
+class _Identifier:
+    """Identifies inputs where they are; what several of them share is read once."""
+
+    def __init__(self) -> None:
+        self._content: LocalContent | None = None
+        self._fetched: set[bytes] = set()
+
+    def identify(self, each: Input, place: Location, part: Part = WHOLE) -> Located:
+        """Identify an input; a local symlink is followed, and the content of an annexed file is fetched."""
+        if place.typed_local:
+            path = Path(os.fsdecode(place.raw))
+            self._fetch(place, part)
+            if not part.is_whole:
+                self._content = self._content or LocalContent()
+            identity = identify_local(path, part, self._content)
+            real = os.fsencode(path.resolve()).decode("utf-8", "surrogateescape")
+            return Located(each, replace(place, path=real, slash=False), identity)
+        with contextlib.closing(open_store(place)) as store:
+            identity = identify_elsewhere(place, store, part)
+            return Located(
+                each, follow_links(place, store), identity
+            )  # a transfer would copy a symlink itself
+
+    def _fetch(self, place: Location, part: Part) -> None:
+        names = part.rules.files_from
+        for path in [place.raw] if names is None else [place.raw + b"/" + name for name in sorted(names)]:
+            if path not in self._fetched:
+                fetch_content(path, place.logins)
+                self._fetched.add(path)
 
 
 def _all_of(missing: Sequence[NotFoundError]) -> NotFoundError:

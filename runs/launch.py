@@ -425,6 +425,7 @@ def check_supported(request: Request) -> None:
         "use another image than its own": bool(request.image),
         "give a job a proxy": job.proxy,
         "use fast storage": job.fast.is_used,
+        "stage a part of a folder": any(each and not each.part.is_whole for each in workload.identities),
     }
     for wish, wished in wishes.items():
         if wished:

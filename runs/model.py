@@ -15,6 +15,7 @@ from hibali.ledger import IDENTIFIER, LATEST
 from hibali.locations import Location
 from hibali.text import path_fields
 from transfers.model.entry import Entry
+from transfers.model.rules import Rules
 
 # These runtimes start the tool as a child of a daemon, so that the job's own CPU time does not include it.
 DAEMON_CONTAINERS = frozenset({"docker", "podman"})
@@ -517,8 +518,8 @@ Key = tuple[str, int]  # a run's id and the number of its task, 0 for a run that
 class Carrier(Protocol):
     """Copies files from one location to another: `Synchroniser`, or a double in tests."""
 
-    def copy(self, source: Location, target: Location, on_event: Listener, *, checksum: bool) -> None:
-        """Copy a file or folder and verify it, or raise; with `checksum` an existing copy is hashed."""
+    def copy(self, source: Location, target: Location, on_event: Listener, rules: Rules) -> None:
+        """Copy a file, or what the rules select of a folder, and verify it, or raise."""
 
     def entries(self, location: Location) -> Iterable[Entry]:
         """List everything below a folder, in order."""

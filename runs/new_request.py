@@ -80,13 +80,15 @@ class CollectOptions:
 class SweepOptions:
     """The tasks of a sweep, and the maximum number of jobs of a pilot; 0 for job arrays.
 
-    `participants` are the option and the dataset of a sweep of participants, as they are recorded.
+    `participants` are the options and the dataset of a sweep of participants, as they are recorded; `skipped` have what those lack that are
+    left out, by the digest of their values.
     """
 
     each: Path | None
     parameters: tuple[str, ...] = ()
     allocations: int = 0
     participants: tuple[str, ...] = ()
+    skipped: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +194,8 @@ def read_request(
     typed = typed_request(file, located, options.image, sweep.each, sweep.parameters, sweep.participants)
     fast = options.job.fast or NO_FAST_OPTIONS
     workload = replace(workload, name=options.name)
-    request = make_request(workload, located, compute, options.image, typed.to_fields(), first, fast)
+    fields = {**typed.to_fields(), **({"skipped": dict(sweep.skipped)} if sweep.skipped else {})}
+    request = make_request(workload, located, compute, options.image, fields, first, fast)
     if workload.tasks:
         compute.container.image_name(workload.pipeline.container)
     dependencies = replace(request.job.dependencies, hold=options.start.hold)

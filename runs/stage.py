@@ -19,12 +19,13 @@ from runs.model import Carrier
 from transfers.engine.operation import synchronise
 from transfers.engine.request import Request, SaveOptions
 from transfers.model.entry import Entry, Kind
-from transfers.model.rules import Rules
+from transfers.model.rules import Rules, is_named
 from transfers.remote.host import RemoteHost
 from transfers.remote.lending import lending
 from transfers.single_files import follow_links
 from transfers.stores.open_store import open_store
 
+_LARGE_BYTES = 1 << 20  # a smaller file is sent in the time that its copy at the site would take
 _PATIENCE_SECONDS = 150.0  # a lease lasts 120, and checking and committing takes a little longer
 
 
@@ -51,6 +52,7 @@ class Cache:
         self._carrier = carrier
         self._times = times
         self._hold: Hold | None = None
+        self._shared: dict[str, bytes] = {}  # where a large file of this content is that several parts have
 
     def location(self, path: bytes) -> Location:
         """Return the location of a path at the site."""
@@ -98,8 +100,12 @@ class Cache:
             there = False
         self._host.make_folder(path.rpartition(b"/")[0])
         moved = _MovedDigests(on_event)
+        there = self._copy_shared(identity, path) or there
         with lending(self._host):
-            self._carrier.copy(source, self._target(path), moved, checksum=there)
+            rules = replace(identity.part.rules, checksum=there)
+            self._carrier.copy(source, self._target(path), moved, rules)
+        for name, content in identity.part.written.items():
+            self._host.put(path + b"/" + name, content)
         if self._times is not None and moved.digests:
             below = [path + b"/" + each for each in moved.digests]
             self._times.begin([path] if self._is_file(path) else below)
@@ -112,10 +118,36 @@ class Cache:
         elif identity.files is not None:
             if not moved.digests.items() <= identity.files.items():
                 raise _changed(source)
+            if not identity.part.is_whole:
+                self._check_complete(identity, path, source)
         else:
             path = self._file_by_content(identity, path, moved)
         self._remember(path, source.text)
         return path
+
+    def _copy_shared(self, identity: Identity, path: bytes) -> bool:
+        """Copy large files that another part of this call has, too, at the site; return whether there are any. The transfer verifies them."""
+        copies = [
+            (self._shared[digest], path + b"/" + name)
+            for name, digest in sorted((identity.files or {}).items())
+            if digest in self._shared
+        ]
+        for folder in sorted({target.rpartition(b"/")[0] for _, target in copies}):
+            self._host.make_folder(folder)
+        self._host.copy_all(copies)
+        return bool(copies)
+
+    def _check_complete(self, identity: Identity, path: bytes, source: Location) -> None:
+        """Raise `IncompleteError` if a file of a part is missing at the site; remember where those are that others have."""
+        files = identity.files or {}
+        sizes = {each.path: each.size for each in self._entries(path) if each.kind is Kind.FILE}
+        if sizes.keys() != files.keys():
+            raise _changed(source)
+        self._shared |= {
+            files[name]: path + b"/" + name
+            for name, size in sizes.items()
+            if size >= _LARGE_BYTES and is_named(name, identity.part.shared)
+        }
 
     def size_at_site(self, identity: Identity) -> int:
         """Return how many bytes of an input are at the site already, by this account's records and one query of the site."""
@@ -284,10 +316,10 @@ def _at_site(request: Request) -> Request:
 class Synchroniser:
     """A `Carrier` that synchronises stores."""
 
-    def copy(self, source: Location, target: Location, on_event: Listener, *, checksum: bool) -> None:
+    def copy(self, source: Location, target: Location, on_event: Listener, rules: Rules) -> None:
         """Copy with `synchronise`; raises `IncompleteError` if not everything arrived."""
         # a cache inside a user's dataset is not part of the dataset
-        request = Request("stage", source, target, Rules(checksum=checksum), saving=SaveOptions(save=False))
+        request = Request("stage", source, target, rules, saving=SaveOptions(save=False))
         if source.site.name == target.site.name and not source.typed_local:
             request = _at_site(request)
         receipt = synchronise(request, on_event)

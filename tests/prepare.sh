@@ -4,6 +4,7 @@
 # `sh tests/prepare.sh swift` creates .cache/swift from tests/swift.lock, for the tests marked heavy and the benchmarks,
 # `sh tests/prepare.sh crates` creates .cache/crates from tests/crates.lock, for the tests marked heavy,
 # `sh tests/prepare.sh axe` creates .cache/axe from tests/axe.lock, for the tests marked heavy,
+# `sh tests/prepare.sh bids` creates .cache/bids from tests/bids.lock, with readers of BIDS datasets, for the tests marked heavy,
 # `sh tests/prepare.sh torque` unpacks Slurm's qsub commands into .cache/torque, for the tests marked heavy,
 # `sh tests/prepare.sh snakemake` creates .cache/snakemake from tests/snakemake.lock, for the tests marked heavy; so do `parsl`, `dask`, `radical`, `globus`, `rest`, `cwl`, `psij`, `podman-hpc` and `delivery`,
 # `sh tests/prepare.sh fsspec` creates .cache/fsspec from tests/fsspec.lock, and .cache/azurite from tests/azurite/, for the tests marked heavy,
@@ -153,6 +154,7 @@ for part in "$@"; do
     dask) prepare_own dask "Dask" ;;
     radical) prepare_own radical RADICAL-Pilot ;;
     frameworks) prepare_packages tests/frameworks.txt && prepare_own frameworks "Keras, scikit-learn and PySpark" ;;
+    bids) prepare_own bids "pybids and the BIDS validator" ;;
     science) prepare_own science "pandas, zarr and Jupyter" && add_hibali science ;;
     globus) prepare_own globus "globus-cli" ;;
     rest) prepare_own rest "pyunicore, pyfirecrest and clients of IRI" ;;
@@ -163,6 +165,6 @@ for part in "$@"; do
     fsspec) prepare_own fsspec "gcsfs and adlfs" && prepare_azurite ;;
     hdfs) prepare_hdfs ;;
     docs) prepare_own docs "Sphinx" ;;
-    *) echo "usage: sh tests/prepare.sh [environment] [packages] [swift] [crates] [axe] [torque] [snakemake] [parsl] [dask] [radical] [frameworks] [science] [globus] [rest] [cwl] [psij] [podman-hpc] [delivery] [fsspec] [hdfs] [docs]" >&2 && exit 2 ;;
+    *) echo "usage: sh tests/prepare.sh [environment] [packages] [swift] [crates] [axe] [torque] [snakemake] [parsl] [dask] [radical] [frameworks] [science] [bids] [globus] [rest] [cwl] [psij] [podman-hpc] [delivery] [fsspec] [hdfs] [docs]" >&2 && exit 2 ;;
     esac
 done

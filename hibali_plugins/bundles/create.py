@@ -46,7 +46,7 @@ from registry.images.record import ImageRecord
 from registry.images.record import write_record as write_image_record
 from registry.invocation import Invocation
 from registry.pipeline import Pipeline
-from runs.inputs import identify_elsewhere, identify_for_nodes, identify_local, list_inputs
+from runs.inputs import identify_elsewhere, identify_for_nodes, identify_local, list_inputs, split_part
 from runs.model import Input, Run
 from runs.outputs import OutputDigests, find_content, read_output_identity
 from runs.records import part_of
@@ -54,6 +54,7 @@ from runs.stage import Synchroniser
 from runs.store import RunStore
 from transfers.inventory import Inventory, InventoryRequest
 from transfers.manifest import write_line
+from transfers.model.rules import Rules
 from transfers.remote.host import RemoteHost
 from transfers.stores.open_store import open_store
 from transfers.stores.open_views import fetch_content
@@ -382,7 +383,7 @@ def inputs_of_run(
     recorded.
     """
     recorded = _prepared_record(run, run_store).get("inputs")
-    named_inputs = list_inputs(invocation)
+    named_inputs = _whole_inputs(invocation)
     if not isinstance(recorded, list) or len(recorded) != len(named_inputs):
         raise NotFoundError(
             "inputs-not-recorded",
@@ -404,10 +405,23 @@ def inputs_of_run(
 def inputs_of_invocation(invocation: Invocation, settings: Settings, on_event: Listener) -> list[HashedInput]:
     """Return the inputs that an invocation names, relative to the current folder, hashed in place."""
     found = []
-    for each in list_inputs(invocation):
+    for each in _whole_inputs(invocation):
         place = read_location(each.text, settings)
         name = place.name.decode("utf-8", "surrogateescape") or "input"
         found.append(_hash_at(replace(each, name=name), real_place(place), on_event))
+    return found
+
+
+def _whole_inputs(invocation: Invocation) -> list[Input]:
+    """Return the inputs of an invocation. Raises `UsageError` for a part of a folder, of which a bundle would have another content."""
+    found = list_inputs(invocation)
+    for each in found:
+        if split_part(each.text)[1]:
+            raise UsageError(
+                "bad-input",
+                "a part of a folder cannot be bundled; name the folder",
+                subject=printable(each.text),
+            )
     return found
 
 
@@ -466,7 +480,7 @@ def _local_copies(parts: Parts, record: Record, on_event: Listener) -> Iterator[
             places[number] = private_folder(scratch / str(number)) / "input"
             text = str(places[number])
             here = Location(local_site(), text, text, typed_local=True)
-            Synchroniser().copy(hashed_input.place, here, on_event, checksum=True)
+            Synchroniser().copy(hashed_input.place, here, on_event, Rules(checksum=True))
         yield places
         shutil.rmtree(scratch, ignore_errors=True)  # after a failure the same command resumes
 

@@ -191,6 +191,10 @@ class DatasetStore(SavingView):
             return None
         return self._seen(Entry(b"", Kind.LINK, mtime_ns=found.st_mtime_ns, link=link))
 
+    def list_only(self, names: frozenset[bytes]) -> None:
+        """See Store."""
+        self.store.list_only(names)
+
     def list(self, *, shallow: bool = False) -> Iterator[Entry]:
         """See Store."""
         unlisted: list[tuple[bytes, Problem]] = []

@@ -19,6 +19,7 @@ from hibali.locations import Location
 from hibali.text import printable
 from registry.parameters import MOST_TASKS, Row
 from registry.pipeline import Input, Pipeline
+from runs.inputs import PART
 from runs.model import Run, State
 from runs.records import tasks_by_values
 from transfers.listing import list_entries
@@ -49,6 +50,10 @@ class Assigned:
 
     common: dict[str, Any]
     rows: dict[Participant, Row]
+
+    def by_digest(self) -> dict[str, Participant]:
+        """Return the participants by the digest of all their values, which runs record."""
+        return {canonical_digest({**self.common, **row.values}): each for each, row in self.rows.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +113,8 @@ def assign_values(
 ) -> Assigned:
     """Put the labels into the values, in place of `{participant}` and `{session}`.
 
-    If no value has the placeholder, the input of that purpose gets the label, such as `participant_label`.
+    If no value has the placeholder, the input of that purpose gets the label, such as `participant_label`; a dataset of which each
+    gets its part (`BIDS/./sub-{participant}`) may be the only one that has it.
 
     Args:
         pipeline: Its inputs have the types.
@@ -123,10 +129,11 @@ def assign_values(
     templates = {key: value for key, value in values.items() if _has_placeholder(value)}
     common = {key: value for key, value in values.items() if key not in templates}
     for placeholder in (PARTICIPANT, SESSION) if sessions else (PARTICIPANT,):
-        if not any(placeholder in text for value in templates.values() for text in _texts(value)):
-            chosen = _input_for(placeholder, pipeline, values)
-            templates[chosen.id] = [placeholder] if chosen.is_list else placeholder
-            common.pop(chosen.id, None)
+        having = [text for value in templates.values() for text in _texts(value) if placeholder in text]
+        if all(PART in text for text in having):
+            chosen = _input_for(placeholder, pipeline, values, needed=not having)
+            if chosen is not None:
+                templates[chosen.id] = [placeholder] if chosen.is_list else placeholder
     if not sessions and any(SESSION in text for value in templates.values() for text in _texts(value)):
         message = f"{SESSION} needs the sessions of a dataset"
         raise UsageError("no-placeholder", message, subject="--each-participant", hint="Use --each-session.")
@@ -144,7 +151,9 @@ def assign_values(
     return Assigned(common, rows)
 
 
-def _input_for(placeholder: str, pipeline: Pipeline, values: Mapping[str, Any]) -> Input:
+def _input_for(
+    placeholder: str, pipeline: Pipeline, values: Mapping[str, Any], *, needed: bool
+) -> Input | None:
     found = [
         each
         for each in pipeline.inputs
@@ -152,6 +161,8 @@ def _input_for(placeholder: str, pipeline: Pipeline, values: Mapping[str, Any]) 
     ]
     if len(found) == 1:
         return found[0]
+    if not needed and not found:
+        return None
     raise UsageError(
         "no-placeholder",
         f"no value of the invocation has {placeholder}, and {'several inputs' if found else 'no input'} could take the label",
@@ -189,9 +200,7 @@ def find_attempts(assigned: Assigned, runs: Sequence[Run]) -> dict[Participant, 
         assigned: The tasks.
         runs: The runs of the pipeline of this digest, oldest first.
     """
-    wanted = {
-        canonical_digest({**assigned.common, **row.values}): each for each, row in assigned.rows.items()
-    }
+    wanted = assigned.by_digest()
     found: dict[Participant, Attempt] = {}
     for run in runs:
         for digest, number, state in tasks_by_values(run):
@@ -208,7 +217,7 @@ def find_attempts(assigned: Assigned, runs: Sequence[Run]) -> dict[Participant, 
 class Missing:
     """The participants to run: those of the run `resumed`, if it is not over; `elsewhere` are in other runs that are not over."""
 
-    rows: tuple[Row, ...]
+    participants: tuple[Participant, ...]
     done: int
     elsewhere: int
     resumed: Run | None = None
@@ -233,11 +242,10 @@ def choose_missing(assigned: Assigned, attempts: Mapping[Participant, Attempt]) 
         }
         numbers = list(latest.tasks)
         if all(number in members for number in numbers):
-            rows = tuple(assigned.rows[members[number]] for number in numbers)
-            return Missing(rows, done, 0, latest)
+            return Missing(tuple(members[number] for number in numbers), done, 0, latest)
     free = [
-        row
-        for participant, row in assigned.rows.items()
+        participant
+        for participant in assigned.rows
         if participant not in active
         and not (participant in attempts and attempts[participant].state is State.SUCCEEDED)
     ]
@@ -245,6 +253,8 @@ def choose_missing(assigned: Assigned, attempts: Mapping[Participant, Attempt]) 
     return Missing(tuple(free), done, waiting)
 
 
-def state_text(attempt: Attempt | None) -> str:
-    """Return the state of a participant, MISSING if it was never run."""
-    return "MISSING" if attempt is None else attempt.state.value
+def state_text(attempt: Attempt | None, lacks: Sequence[str] = ()) -> str:
+    """Return the state of a participant: if it was never run, SKIPPED if it lacked required files, else MISSING."""
+    if attempt is None:
+        return "SKIPPED" if lacks else "MISSING"
+    return attempt.state.value

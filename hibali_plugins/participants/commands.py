@@ -22,11 +22,15 @@ from hibali_cli.command import AddedOptions, command
 @click.argument("pipeline")
 @click.argument("words", metavar="[INVOCATION.json] DATASET", nargs=-1, required=True)
 @click.option("--sessions", is_flag=True, help="Show each session of each participant.")
+@click.option(
+    "--whole-dataset", is_flag=True, help="Show the runs that had this option: other values than without."
+)
 def participants_command() -> None:
     """Show what became of each participant of a BIDS dataset.
 
     Give the pipeline, the invocation and the dataset of `hibali run PIPELINE INVOCATION.json --each-participant DATASET`. A participant is SUCCEEDED
-    if the pipeline succeeded for exactly these values, otherwise as in its latest run, and MISSING if there was none.
+    if the pipeline succeeded for exactly these values, otherwise as in its latest run, and MISSING if there was none, or SKIPPED if a run left
+    it out because it lacked a required file.
     """
 
 
@@ -46,6 +50,22 @@ run_options = AddedOptions(
             ["--only-missing"],
             is_flag=True,
             help="Leave out participants or sessions for which the pipeline has succeeded with these values.",
+        ),
+        click.Option(
+            ["--required-file", "required_files"],
+            metavar="PATTERN",
+            multiple=True,
+            help="Start nothing if a participant or session has no such file, as 'anat/*_T1w.nii*'; repeatable.",
+        ),
+        click.Option(
+            ["--skip-incomplete"],
+            is_flag=True,
+            help="Leave out participants or sessions that lack a required file.",
+        ),
+        click.Option(
+            ["--whole-dataset"],
+            is_flag=True,
+            help="Give each task the whole dataset, not only its participant's part.",
         ),
     ),
     after="parameters",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from hibali.documents import read_json_file
-from hibali.errors import UsageError
+from hibali.errors import NotFoundError, UsageError
 from hibali.events import Listener
 from hibali.locations import read_location
 from hibali.text import counted
@@ -27,6 +27,7 @@ from hibali_cli.run_options import read_run_options
 from hibali_plugins.participants.assignment import (
     Assigned,
     Attempt,
+    Missing,
     Participant,
     assign_values,
     choose_missing,
@@ -34,8 +35,20 @@ from hibali_plugins.participants.assignment import (
     find_participants,
     state_text,
 )
+from hibali_plugins.participants.completeness import (
+    Datasets,
+    check_patterns,
+    describe_parts,
+    find_datasets,
+    find_lacking,
+    lacking_lines,
+    refuse_lacking,
+    select_parts,
+    without_ignored,
+)
 from registry.catalogue import Catalogue
 from registry.pipeline import Pipeline
+from runs.inputs import PART
 from runs.model import Run
 from runs.new_request import make_tasks, with_sites
 from runs.outputs import read_reference
@@ -46,38 +59,74 @@ from runs.store import RunStore
 
 @dataclass(frozen=True, slots=True)
 class DatasetOptions:
-    """The participants, or the `sessions`, of a BIDS dataset as tasks; with `only_missing` those that have not succeeded."""
+    """The participants, or the `sessions`, of a BIDS dataset as tasks; with `only_missing` those that have not succeeded.
+
+    With `whole` each task gets the whole dataset. `required` are patterns of files that each must have; with `skip` those without are left out.
+    """
 
     dataset: str
     sessions: bool = False
     only_missing: bool = False
+    whole: bool = False
+    required: tuple[str, ...] = ()
+    skip: bool = False
+
+    def to_argv(self) -> tuple[str, ...]:
+        """Return the options as they are recorded, the dataset with its absolute path if it is on this machine."""
+        option = "--each-session" if self.sessions else "--each-participant"
+        more = [f"--required-file={each}" for each in self.required]
+        more += ["--skip-incomplete"] if self.skip else []
+        return (option, self.dataset, *more, *(["--whole-dataset"] if self.whole else []))
+
+
+@dataclass(frozen=True, slots=True)
+class ParticipantTasks:
+    """The tasks of a dataset, None if there is none to run; `skipped` are those that lack files, by the digest of their values."""
+
+    workload: Workload | None
+    skipped: Mapping[str, tuple[str, ...]]
 
 
 def read_participant_tasks(
     common: Common, pipeline: Pipeline, invocation_path: Path | None, options: DatasetOptions
-) -> Workload | None:
-    """Return the tasks of a dataset; None if `only_missing` leaves none."""
+) -> ParticipantTasks:
+    """Return the tasks of a dataset. Raises `NotFoundError` with all who lack required files, unless they are to be skipped."""
+    check_patterns(options.required)
     with listening(common, f"run {pipeline.reference}") as on_event:
-        assigned = _assign(common, pipeline, _values(invocation_path), options, on_event)
-        rows = tuple(assigned.rows.values())
+        assigned, datasets = _assign(common, pipeline, _values(invocation_path), options, on_event)
+        chosen, resumed = tuple(assigned.rows), False
         if options.only_missing:
             attempts = find_attempts(assigned, _runs_of(common, pipeline, on_event))
             missing = choose_missing(assigned, attempts)
-            rows = missing.rows
-            what = "session" if options.sessions else "participant"
-            if missing.done:
-                common.output.info(f"{counted(missing.done, what)} succeeded before.")
-            if missing.elsewhere:
-                common.output.info(
-                    f"{counted(missing.elsewhere, what)} in runs that are not over: hibali runs list"
-                )
-            if missing.resumed is not None:
-                common.output.info(
-                    f"{missing.resumed.id} is not over: it is resumed. For others, repeat the command afterwards."
-                )
-    if not rows:
-        return None
-    return make_tasks(pipeline, assigned.common, rows, subject=str(invocation_path or options.dataset))
+            chosen, resumed = missing.participants, missing.resumed is not None
+            _report_missing(common, missing, options)
+        selected = {} if resumed else select_parts(chosen, datasets, options.required)
+        lacking = {} if resumed else find_lacking(chosen, datasets, selected)
+    if lacking and not options.skip:
+        raise refuse_lacking(lacking, len(chosen))
+    for line in lacking_lines(lacking):
+        common.output.info(f"Skipped: {line}")
+    complete = [each for each in chosen if each not in lacking]
+    for line in describe_parts(datasets, {each: selected[each] for each in complete if each in selected}):
+        common.output.info(line)
+    skipped = {digest: lacking[each] for digest, each in assigned.by_digest().items() if each in lacking}
+    if not complete:
+        return ParticipantTasks(None, skipped)
+    rows = [assigned.rows[each] for each in complete]
+    subject = str(invocation_path or options.dataset)
+    return ParticipantTasks(make_tasks(pipeline, assigned.common, rows, subject=subject), skipped)
+
+
+def _report_missing(common: Common, missing: Missing, options: DatasetOptions) -> None:
+    what = "session" if options.sessions else "participant"
+    if missing.done:
+        common.output.info(f"{counted(missing.done, what)} succeeded before.")
+    if missing.elsewhere:
+        common.output.info(f"{counted(missing.elsewhere, what)} in runs that are not over: hibali runs list")
+    if missing.resumed is not None:
+        common.output.info(
+            f"{missing.resumed.id} is not over: it is resumed. For others, repeat the command afterwards."
+        )
 
 
 def run_participants(
@@ -89,35 +138,46 @@ def run_participants(
     each_participant: str | None,
     each_session: str | None,
     only_missing: bool,
+    required_files: tuple[str, ...],
+    skip_incomplete: bool,
+    whole_dataset: bool,
     **values: Any,
 ) -> int | None:
     """Start a sweep with a task for each participant or session, or show what it would do; return the exit code."""
-    dataset = _read_dataset(each_participant, each_session, values, only_missing=only_missing)
-    option = "--each-session" if dataset.sessions else "--each-participant"
-    options = read_run_options(values, (option, dataset.dataset))
+    _check_options(each_participant, each_session, values)
+    dataset = DatasetOptions(
+        str(each_participant or each_session),
+        each_session is not None,
+        only_missing,
+        whole_dataset,
+        required_files,
+        skip_incomplete,
+    )
+    options = read_run_options(values, dataset.to_argv())
     found = find_pipeline(common, Catalogue(), pipeline)
     path = None if invocation is None else Path(invocation)
     check_table_options(options.collect, wait=options.wait)
-    workload = read_participant_tasks(common, found, path, dataset)
-    if workload is None:
+    tasks = read_participant_tasks(common, found, path, dataset)
+    if tasks.workload is None:
+        if tasks.skipped:
+            raise NotFoundError(
+                "incomplete-participants", "all participants lack required files", subject=dataset.dataset
+            )
         common.output.info("None is missing, so nothing is run.")
         return None
     if read_location(dataset.dataset, common.settings()).typed_local:
-        assert options.sweep is not None
-        sweep = replace(options.sweep, participants=(option, str(Path.cwd() / dataset.dataset)))
-        options = replace(options, sweep=sweep)
-    return run_workload(common, workload, path, options, dry_run=dry_run)
+        dataset = replace(dataset, dataset=str(Path.cwd() / dataset.dataset))
+    assert options.sweep is not None
+    sweep = replace(options.sweep, participants=dataset.to_argv(), skipped=tasks.skipped)
+    return run_workload(common, tasks.workload, path, replace(options, sweep=sweep), dry_run=dry_run)
 
 
-def _read_dataset(
-    participants: str | None, sessions: str | None, values: Mapping[str, Any], *, only_missing: bool
-) -> DatasetOptions:
-    dataset = participants or sessions
-    if dataset is None:
+def _check_options(participants: str | None, sessions: str | None, values: Mapping[str, Any]) -> None:
+    if participants is None and sessions is None:
         raise UsageError(
             "usage",
-            "only participants and sessions can be missing",
-            subject="--only-missing",
+            "only participants and sessions can be missing, incomplete or parts of a dataset",
+            subject="--only-missing, --required-file, --skip-incomplete, --whole-dataset",
             hint="Add --each-participant DATASET.",
         )
     others = [participants, sessions, values["each"], *values["parameters"]]
@@ -127,28 +187,49 @@ def _read_dataset(
             "--each-participant, --each-session, --each and --param cannot be used together",
             subject="--each-session" if sessions else "--each-participant",
         )
-    return DatasetOptions(dataset, sessions is not None, only_missing)
 
 
-def list_participants(common: Common, pipeline: str, words: tuple[str, ...], *, sessions: bool) -> int | None:
+def list_participants(
+    common: Common, pipeline: str, words: tuple[str, ...], *, sessions: bool, whole_dataset: bool
+) -> int | None:
     """Show the state of each participant, from the ledger after querying the sites of runs that are not over."""
     if len(words) > 2:
         raise click.UsageError("Got an unexpected extra argument.")
     *invocation, dataset = words
     found = find_pipeline(common, Catalogue(), pipeline)
     path = Path(invocation[0]) if invocation else None
+    options = DatasetOptions(dataset, sessions, whole=whole_dataset)
     with listening(common, "runs participants") as on_event:
-        assigned = _assign(common, found, _values(path), DatasetOptions(dataset, sessions), on_event)
-        attempts = find_attempts(assigned, _runs_of(common, found, on_event))
+        assigned, _ = _assign(common, found, _values(path), options, on_event)
+        runs = _runs_of(common, found, on_event)
+    attempts = find_attempts(assigned, runs)
+    skipped = _find_skipped(assigned, runs, attempts)
     if write_list(
-        common, "participant", (_record(found, each, attempts.get(each)) for each in assigned.rows)
+        common,
+        "participant",
+        (_record(found, each, attempts.get(each), skipped.get(each, ())) for each in assigned.rows),
     ):
         return None
-    rows = [(str(each), *_cells(attempts.get(each))) for each in assigned.rows]
+    rows = [(str(each), *_cells(attempts.get(each), skipped.get(each, ()))) for each in assigned.rows]
     common.output.table(["participant", "state", "run", "task"], rows)
-    states = Counter(state_text(attempts.get(each)) for each in assigned.rows)
+    for line in lacking_lines(skipped):
+        common.output.info(f"Skipped: {line}")
+    states = Counter(state_text(attempts.get(each), skipped.get(each, ())) for each in assigned.rows)
     common.output.info(", ".join(f"{count} {state}" for state, count in sorted(states.items())))
     return None
+
+
+def _find_skipped(
+    assigned: Assigned, runs: Iterable[Run], attempts: Mapping[Participant, Attempt]
+) -> dict[Participant, tuple[str, ...]]:
+    """Return what those lacked whom the latest run that named them left out, and who were never run."""
+    run_store, by_digest = RunStore(), assigned.by_digest()
+    found: dict[Participant, tuple[str, ...]] = {}
+    for run in runs:
+        if run.sweep is not None:
+            recorded = (run_store.records(run.id)[0].get("asked") or {}).get("skipped") or {}
+            found |= {by_digest[each]: tuple(lacks) for each, lacks in recorded.items() if each in by_digest}
+    return {each: found[each] for each in assigned.rows if each in found and each not in attempts}
 
 
 def _values(invocation_path: Path | None) -> dict[str, Any]:
@@ -165,18 +246,29 @@ def _assign(
     values: Mapping[str, Any],
     options: DatasetOptions,
     on_event: Listener,
-) -> Assigned:
+) -> tuple[Assigned, Datasets]:
     settings = common.settings()
 
     def locate(text: str) -> str:
+        folder, mark, part = text.rpartition(PART)
+        if mark:
+            return f"{locate(folder)}{mark}{part}"
         if read_reference(text, settings.sites) is not None:
             return text
         return str(Path(text).absolute()) if read_location(text, settings).typed_local else text
 
     dataset = read_location(options.dataset, settings)
-    participants = find_participants(dataset, on_event, sessions=options.sessions)
     named = with_sites(pipeline, values, settings)  # the data of another default site are other values
-    return assign_values(pipeline, named, participants, locate, sessions=options.sessions)
+    datasets = find_datasets(
+        pipeline, named, dataset, settings, sessions=options.sessions, whole=options.whole
+    )
+    participants, ignored = without_ignored(
+        find_participants(dataset, on_event, sessions=options.sessions), datasets.main
+    )
+    if ignored:
+        common.output.info(f"{dataset.text}: .bidsignore leaves out {ignored} participants or sessions.")
+    assigned = assign_values(pipeline, datasets.values, participants, locate, sessions=options.sessions)
+    return assigned, datasets
 
 
 def _runs_of(common: Common, pipeline: Pipeline, on_event: Listener) -> list[Run]:
@@ -188,18 +280,21 @@ def _runs_of(common: Common, pipeline: Pipeline, on_event: Listener) -> list[Run
     return [known.get(run.id, run) for run in runs]
 
 
-def _cells(attempt: Attempt | None) -> tuple[Cell, ...]:
+def _cells(attempt: Attempt | None, lacks: Sequence[str]) -> tuple[Cell, ...]:
     if attempt is None:
-        return state_text(None), None, None
+        return state_text(None, lacks), None, None
     return state_text(attempt), id_cell(attempt.run.id), attempt.task or None
 
 
-def _record(pipeline: Pipeline, participant: Participant, attempt: Attempt | None) -> dict[str, Any]:
+def _record(
+    pipeline: Pipeline, participant: Participant, attempt: Attempt | None, lacks: Sequence[str]
+) -> dict[str, Any]:
     return {
         "pipeline": pipeline.reference,
         "participant": participant.label,
         "session": participant.session or None,
-        "state": state_text(attempt),
+        "state": state_text(attempt, lacks),
         "run": None if attempt is None else attempt.run.id,
         "task": None if attempt is None else attempt.task or None,
+        "lacks": list(lacks),
     }

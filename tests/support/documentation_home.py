@@ -19,6 +19,7 @@ from typing import Any
 from hibali.ledger import short_identifier
 from tests.services.archives import Published, ZenodoArchive
 from tests.services.zenodo import Deposition, Zenodo
+from tests.support.bids import make_derivatives
 from tests.support.documented_commands import REPOSITORY
 from tests.support.private_cron import PrivateCron
 
@@ -31,7 +32,10 @@ PIPELINES = {
     "segment": "1.0",
     "report": "1.0",
     "count": "1.0",
+    "mriqc": "24.0.2",
+    "xcp-d": "0.10",
 }
+_BIDS_APPS = ("mriqc", "xcp-d")  # they take folders
 _HELP = "Usage: bet2 [-f THRESHOLD] FILE\n\nFind the brain.\n\n  -f THRESHOLD  where to cut\n"
 _PROGRAM = """import argparse
 parser = argparse.ArgumentParser(prog="segment", description="Segment images.")
@@ -83,7 +87,7 @@ def descriptor(name: str, version: str) -> dict[str, Any]:
         "tool-version": version,
         "schema-version": "0.5",
         "description": "Finds the brain, and its mask.",
-        "command-line": f"cat /dev/null {files[0]['value-key']} [T1] >out.txt; cp out.txt {result}.txt;"
+        "command-line": f"{'find' if name in _BIDS_APPS else 'cat'} /dev/null {files[0]['value-key']} [T1] >out.txt; cp out.txt {result}.txt;"
         " echo [MODE] [ORIENTATION] [THRESHOLD] [SUBJECT]",
         "inputs": [*files, *texts],
         "output-files": [
@@ -174,6 +178,10 @@ class DocumentationHome:
         (self.folder / "values.json").write_text(
             '{"in": "bids/sub-{participant}/anat/sub-{participant}_T1w.nii.gz", "threshold": "0.3"}\n'
         )
+        (self.folder / "bids/derivatives").mkdir()
+        make_derivatives(self.folder / "bids/derivatives/fmriprep", ["01", "02"])
+        (self.folder / "app.json").write_text('{"in": "bids"}\n')
+        (self.folder / "both.json").write_text('{"in": "bids", "t1": "bids/derivatives/fmriprep"}\n')
         self._make_descriptors()
 
     def _make_descriptors(self) -> None:

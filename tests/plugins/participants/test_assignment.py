@@ -86,6 +86,19 @@ def test_labels_replace_placeholders_and_files_become_absolute() -> None:
     assert made.rows[Participant("A3")].values == {"image": "/here/bids/sub-A3/anat/sub-A3_T1w.nii.gz"}
 
 
+def test_the_part_of_a_dataset_is_not_instead_of_a_label() -> None:
+    app = pipeline_of({"id": "bids_dir", "type": "File"}, {"id": "participant_label", "type": "String"})
+    values = {"bids_dir": "bids/./sub-{participant}"}
+    made = assign_values(app, values, PEOPLE[:1], lambda text: f"/here/{text}", sessions=False)
+    assert made.rows[PEOPLE[0]].values == {
+        "bids_dir": "/here/bids/./sub-01",
+        "participant_label": "01",
+    }
+    alone = pipeline_of({"id": "bids_dir", "type": "File"})
+    made = assign_values(alone, values, PEOPLE[:1], lambda text: text, sessions=False)
+    assert made.rows[PEOPLE[0]].values == values | {"bids_dir": "bids/./sub-01"}
+
+
 @pytest.mark.parametrize(
     ("given_input", "expected"),
     [
@@ -150,7 +163,7 @@ def test_a_success_counts_more_than_a_later_failure() -> None:
     ]
     assert states(assigned(), runs) == ["SUCCEEDED", "SUCCEEDED", "FAILED"]
     missing = choose_missing(assigned(), find_attempts(assigned(), runs))
-    assert [row.values for row in missing.rows] == [assigned().rows[three].values]
+    assert missing.participants == (three,)
     assert (missing.done, missing.elsewhere, missing.resumed) == (2, 0, None)
 
 
@@ -164,8 +177,7 @@ def test_a_sweep_that_is_not_over_is_resumed_with_its_tasks_in_their_order() -> 
     unfinished = run_of("1", {three: State.RUNNING, one: State.SUCCEEDED}, State.RUNNING)
     missing = choose_missing(assigned(), find_attempts(assigned(), [unfinished]))
     assert missing.resumed is unfinished
-    expected = [assigned().rows[each].values for each in (three, one)]
-    assert [row.values for row in missing.rows] == expected
+    assert missing.participants == (three, one)
     assert two not in find_attempts(assigned(), [unfinished])
 
 
@@ -175,7 +187,7 @@ def test_participants_in_another_sweep_that_is_not_over_are_left_out() -> None:
     made = assigned([one, two])
     missing = choose_missing(made, find_attempts(made, [unfinished]))
     assert missing.resumed is None
-    assert [row.values for row in missing.rows] == [made.rows[two].values]
+    assert missing.participants == (two,)
     assert missing.elsewhere == 1
 
 
@@ -195,11 +207,10 @@ def test_nobody_is_run_twice_and_nobody_is_forgotten(history: list[list[tuple[Pa
     made = assigned()
     attempts = find_attempts(made, runs)
     missing = choose_missing(made, attempts)
-    rows = [row.values["image"] for row in missing.rows]
-    assert len(rows) == len(set(rows))
-    for participant, row in made.rows.items():
+    assert len(missing.participants) == len(set(missing.participants))
+    for participant in made.rows:
         attempt = attempts.get(participant)
-        is_chosen = row.values["image"] in rows
+        is_chosen = participant in missing.participants
         if missing.resumed is not None:
             continue
         succeeded = attempt is not None and attempt.state is State.SUCCEEDED

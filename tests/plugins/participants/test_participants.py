@@ -8,6 +8,7 @@ import os
 import random
 import shutil
 import signal
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from typing import Any
 import pytest
 
 from tests.end_to_end.run_tools import Bench
+from tests.support.bids import describe, make_dataset, make_derivatives
+from tests.support.requirements import require_prepared
 
 # Copies the image, notes that it ran, and fails for those who are to fail.
 DESCRIPTOR = {
@@ -122,6 +125,25 @@ def test_the_data_of_another_default_site_are_not_done(hibali: Any) -> None:
     assert study.times_run() == {"001": 2, "002": 3}
 
 
+@pytest.mark.heavy
+def test_results_are_described_unless_somebody_did(hibali: Any) -> None:
+    study = Study(hibali, 2)
+    study.bench.add_local_site()
+    describe(study.folder / "bids", Name="Faces", DatasetDOI="doi:10.1/x")
+    hibali(*study.line("--collect", "results"), exit=0)
+    written = study.folder / "results/dataset_description.json"
+    found = json.loads(written.read_text())
+    assert (found["Name"], found["DatasetType"]) == ("Copy image: Faces", "derivative")
+    pipeline, tool = found["GeneratedBy"]
+    assert (pipeline["Name"], pipeline["Version"], tool["Name"]) == ("Copy image", "1.0", "hibali")
+    assert study.bench.run_ids()[0] in pipeline["Description"]
+    url = (study.folder / "bids").as_uri()
+    assert found["SourceDatasets"] == [{"URL": url, "DOI": "doi:10.1/x"}]
+    written.write_text("{}")
+    hibali("runs", "collect", study.bench.run_ids()[0], "results", exit=0)
+    assert written.read_text() == "{}"
+
+
 def rows_of(path: Path) -> list[dict[str, str]]:
     with path.open(newline="") as stream:
         return list(csv.DictReader(stream))
@@ -206,6 +228,163 @@ def test_options_that_contradict_each_other_are_refused(hibali: Any) -> None:
     assert hibali(*line, *both, exit=2).last["code"] == "contradiction"
     nobody = hibali(*line, "--each-session", "bids", exit=3).last
     assert nobody["code"] == "no-participants"
+
+
+# A BIDS app as it is, which notes what it sees of its dataset.
+APP = {
+    "name": "BIDS app",
+    "tool-version": "1.0",
+    "schema-version": "0.5",
+    "description": "Copies what it sees.",
+    "command-line": "mkdir out && cp -RL [BIDS] out/dataset && for each in [DERIVATIVES]; do cp -RL $each out/derivatives; done; test -d out/dataset/sub-[LABEL]",
+    "inputs": [
+        {"id": "bids_dir", "name": "bids", "type": "File", "value-key": "[BIDS]"},
+        {
+            "id": "derivatives",
+            "name": "more",
+            "type": "File",
+            "list": True,
+            "optional": True,
+            "value-key": "[DERIVATIVES]",
+        },
+        {"id": "participant_label", "name": "label", "type": "String", "value-key": "[LABEL]"},
+    ],
+    "output-files": [{"id": "out", "name": "out", "path-template": "out"}],
+}
+
+
+class App:
+    """The app, a dataset with derivatives, and the invocation for both."""
+
+    def __init__(self, hibali: Any) -> None:
+        self.bench = Bench(hibali, APP)
+        self.folder: Path = hibali.home.folder
+        make_dataset(self.folder / "bids")
+        make_derivatives(self.folder / "prepared", ["01", "02", "03"])
+        values = {"bids_dir": "bids", "derivatives": ["prepared"]}
+        (self.folder / "values.json").write_text(json.dumps(values))
+
+    def add_ssh_site(self, server: Any) -> None:
+        words = ", ".join(f'"{word}"' for word in server.command)
+        self.bench.add_site(
+            "cluster",
+            f'kind = "ssh"\nwork = "{self.folder}/work"\n[sites.cluster.ssh]\nhost = "{server.host}"\ncommand = [{words}]\n'
+            '[sites.cluster.scheduler]\nname = "direct"\n[sites.cluster.container]\nname = "bare"\n[sites.cluster.limits]\npoll = "1s"',
+        )
+
+    def line(self, *more: str) -> tuple[str, ...]:
+        return self.bench.line(
+            "values.json", "--each-participant", "bids", "--wait", "--collect", "back", *more
+        )
+
+    def seen(self, name: str, folder: str = "dataset") -> set[str]:
+        root = self.folder / "back" / name / "out" / folder
+        return {str(each.relative_to(root)) for each in root.rglob("*") if each.is_file()}
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("kind", ["local", "ssh"])
+def test_each_task_sees_its_part_of_the_datasets(
+    hibali: Any, request: pytest.FixtureRequest, kind: str
+) -> None:
+    app = App(hibali)
+    if kind == "ssh":
+        app.add_ssh_site(request.getfixturevalue("ssh_server"))
+    else:
+        app.bench.add_local_site()
+    shown = hibali(*app.line(), exit=0)
+    for label in ("01", "02", "03"):
+        own = {each for each in app.seen(f"sub-{label}") if each.startswith("sub-")}
+        assert own
+        assert all(each.startswith((f"sub-{label}/sub-{label}_", f"sub-{label}/ses-")) for each in own)
+        rows = (app.folder / f"back/sub-{label}/out/dataset/participants.tsv").read_text().splitlines()
+        assert [row.partition("\t")[0] for row in rows] == ["participant_id", f"sub-{label}"]
+        assert f"sub-{label}/anat/sub-{label}_from-T1w_to-MNI_mode-image_xfm.h5" in app.seen(
+            f"sub-{label}", "derivatives"
+        )
+    assert "task-nback_bold.json" not in app.seen("sub-03")
+    assert not (app.folder / "back/dataset_description.json").exists(), "one is among the outputs"
+    assert b"no task gets code, derivatives, phenotype, sourcedata" in shown.err
+    assert b"leaves out 4 files" in shown.err
+    hibali(*app.line("--whole-dataset", "--collect", "whole"), exit=0)
+    assert (app.folder / "whole/sub-01/out/dataset/sub-03").is_dir()
+
+
+_READERS = Path(__file__).resolve().parents[3] / ".cache" / "bids" / "bin"
+# Prints what pybids finds: the images of each kind, and the metadata of each with that of all levels.
+_PYBIDS = """
+import json, sys
+from bids import BIDSLayout
+layout = BIDSLayout(sys.argv[1])
+images = layout.get(extension=".nii.gz")
+print(json.dumps({
+    "subjects": layout.get_subjects(), "sessions": layout.get_sessions(), "tasks": layout.get_tasks(),
+    "metadata": {each.filename: each.get_metadata() for each in images},
+    "gradients": [layout.get_bval(each.path) for each in images if each.entities["suffix"] == "dwi"],
+}))
+"""
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("level", ["participant", "session"])
+def test_readers_of_bids_accept_what_was_staged(hibali: Any, ssh_server: Any, level: str) -> None:
+    require_prepared(_READERS / "bids-validator-deno", "bids")
+    app = App(hibali)
+    app.add_ssh_site(ssh_server)
+    option = f"--each-{level}"
+    hibali(*app.bench.line("values.json", option, "bids", "--wait", "--collect", "back"), exit=0)
+    roots = sorted(app.folder.glob("back/**/out/dataset"))
+    assert len(roots) == (4 if level == "session" else 3)
+    for root in (app.folder / "bids", *roots):
+        argv = [_READERS / "bids-validator-deno", root, "--format", "json"]
+        shown = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=120)
+        issues = json.loads(shown.stdout)["issues"]["issues"]
+        assert [each for each in issues if each["severity"] == "error"] == [], root
+    for root in roots:
+        finished = subprocess.run(
+            [_READERS / "python", "-c", _PYBIDS, root],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+        assert finished.returncode == 0, finished.stderr
+        found = json.loads(finished.stdout)
+        [subject] = found["subjects"]
+        name = f"sub-{subject}_ses-{found['sessions'][0]}_task-rest_run-1_bold.nii.gz"
+        levels = {"RepetitionTime": 2.0, "FlipAngle": 90, "EchoTime": 0.03, "TaskName": "rest"}
+        assert levels.items() <= found["metadata"][name].items()
+        assert len(found["sessions"]) == (2 if (subject, level) == ("01", "participant") else 1)
+        assert sorted(found["tasks"]) == (["rest"] if subject == "03" else ["nback", "rest"])
+        assert all(found["gradients"])
+        assert len(found["gradients"]) == (0 if subject == "03" else len(found["sessions"]))
+
+
+@pytest.mark.heavy
+def test_who_lacks_a_required_file_is_named_and_can_be_skipped(hibali: Any) -> None:
+    app = App(hibali)
+    app.bench.add_local_site()
+    needs = ("--required-file", "anat/*_T1w.nii*", "--required-file", "func/*task-nback*_bold.nii.gz")
+    refused = hibali(*app.line(*needs, "--json"), exit=3).last
+    assert refused["code"] == "incomplete-participants"
+    assert "sub-03: no func/*task-nback*_bold.nii.gz" in refused["message"]
+    assert "sub-01" not in refused["message"]
+    assert app.bench.run_ids() == []
+    hibali(*app.line(*needs, "--skip-incomplete"), exit=0)
+    assert sorted(each.name for each in (app.folder / "back").iterdir()) == ["sub-01", "sub-02"]
+    answer = hibali("runs", "participants", app.bench.reference, "values.json", "bids", "--json", exit=0)
+    found = {
+        each["participant"]: (each["state"], each["lacks"])
+        for each in answer.lines
+        if each["kind"] == "participant"
+    }
+    assert found == {
+        "01": ("SUCCEEDED", []),
+        "02": ("SUCCEEDED", []),
+        "03": ("SKIPPED", ["func/*task-nback*_bold.nii.gz"]),
+    }
+    bad = hibali(*app.line("--required-file", "/anat", "--json"), exit=2).last
+    assert bad["code"] == "bad-pattern"
 
 
 @pytest.mark.heavy

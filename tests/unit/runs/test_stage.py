@@ -15,6 +15,7 @@ from hibali.locations import Location, parse_location
 from runs.inputs import identify_local
 from runs.stage import Cache
 from transfers.model.entry import Entry
+from transfers.model.rules import Rules
 from transfers.remote.host import RemoteHost
 from transfers.stores.open_store import open_host
 
@@ -79,8 +80,8 @@ class CopyMover:
         self.carried = 0
         self.damage = b""
 
-    def copy(self, source: Location, target: Location, on_event: Listener, *, checksum: bool) -> None:
-        del checksum
+    def copy(self, source: Location, target: Location, on_event: Listener, rules: Rules) -> None:
+        del rules
         self.carried += 1
         content = Path(source.path).read_bytes() + self.damage
         Path(target.path).write_bytes(content)
@@ -122,11 +123,11 @@ def test_a_second_process_waits_for_the_first(host: RemoteHost, tmp_path: Path) 
     """Several runs that start at once stage the same input."""
 
     class Held(CopyMover):
-        def copy(self, source: Location, target: Location, on_event: Listener, *, checksum: bool) -> None:
+        def copy(self, source: Location, target: Location, on_event: Listener, rules: Rules) -> None:
             if self.carried == 0:
                 self.carried += 1
                 raise TryLaterError("locked", "the target is held by stage", transient=False)
-            super().copy(source, target, on_event, checksum=checksum)
+            super().copy(source, target, on_event, rules)
 
     source = old(tmp_path / "input", "content")
     carrier = Held()

@@ -1,0 +1,141 @@
+"""Test the part of a BIDS dataset that a task gets: everything that applies to its participant, and nothing of others."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from hibali.config.model import local_site
+from hibali.errors import NotFoundError, UsageError
+from hibali.locations import Location
+from hibali_plugins.participants.parts import applying, open_dataset, select_parts
+from runs.inputs import identify_local
+from tests.support.bids import make_dataset, make_derivatives
+
+
+def location(path: Path) -> Location:
+    return Location(local_site(), str(path), str(path), typed_local=True)
+
+
+def files_of(root: Path, part: str) -> set[str]:
+    """Return the files of a part, as they are hashed and then staged."""
+    identity = identify_local(root, select_parts(location(root), [part])[part])
+    assert identity.files is not None
+    return {name.decode() for name in identity.files}
+
+
+@pytest.mark.parametrize(
+    ("upper", "data", "applies"),
+    [
+        ("task-rest_bold.json", "sub-01_task-rest_run-1_bold.nii.gz", True),
+        ("task-rest_bold.json", "sub-01_task-nback_bold.nii.gz", False),
+        ("task-rest_bold.json", "sub-01_task-rest_events.tsv", False),
+        ("bold.json", "sub-01_task-rest_bold.nii.gz", True),
+        ("acq-x_task-rest_bold.json", "sub-01_task-rest_bold.nii.gz", False),
+        ("dwi.bvec", "sub-01_dwi.nii.gz", True),
+        ("dwi.bvec", "sub-01_T1w.nii.gz", False),
+        ("task-rest_events.tsv", "sub-01_task-rest_bold.nii.gz", True),
+        ("space-CapTrak_electrodes.tsv", "sub-01_task-rest_eeg.vhdr", True),
+        ("space-CapTrak_coordsystem.json", "sub-01_task-rest_eeg.vhdr", True),
+        ("README", "sub-01_T1w.nii.gz", True),
+        ("dataset_description.json", "sub-01_T1w.nii.gz", True),
+        ("atlas-X_description.json", "sub-01_T1w.nii.gz", True),
+    ],
+)
+def test_files_of_levels_above_apply_by_entities_and_suffix(upper: str, data: str, applies: bool) -> None:
+    assert applying([upper.encode()], [data.encode()]) == ({upper.encode()} if applies else set())
+
+
+def test_metadata_of_inherited_events_applies_with_them() -> None:
+    upper = [b"task-rest_events.tsv", b"task-rest_events.json"]
+    assert applying(upper, [b"sub-01_task-rest_bold.nii.gz"]) == set(upper)
+
+
+def test_a_part_has_all_levels_and_nobody_else(tmp_path: Path) -> None:
+    root = make_dataset(tmp_path / "bids")
+    found = files_of(root, "sub-03")
+    everything = {str(each.relative_to(root)) for each in (root / "sub-03").rglob("*") if each.is_file()}
+    assert {each for each in found if each.startswith("sub-")} == {
+        each for each in everything if not each.endswith("_raw.txt")
+    }
+    assert {each for each in found if not each.startswith("sub-")} == {
+        *("README.md", "CHANGES", ".bidsignore", "dataset_description.json", "stimuli/face.png"),
+        *("participants.tsv", "participants.json", "T1w.json", "task-rest_bold.json"),
+    }
+    part = select_parts(location(root), ["sub-02"])["sub-02"]
+    assert part.written == {b"participants.tsv": b"participant_id\tage\tsex\nsub-02\t12\tM\n"}
+    assert {"dwi.bval", "dwi.bvec", "task-nback_bold.json"} <= files_of(root, "sub-02")
+
+
+def test_the_part_of_a_session_has_what_is_beside_the_sessions(tmp_path: Path) -> None:
+    root = make_dataset(tmp_path / "bids")
+    (root / "sub-01" / "anat").mkdir()
+    (root / "sub-01" / "anat" / "sub-01_desc-mean_T1w.nii.gz").touch()
+    (root / "sub-01" / "sub-01_ses-a_scans.tsv").write_text("filename\n")
+    found = files_of(root, "sub-01/ses-b")
+    assert {each for each in found if each.startswith("sub-01/") and "ses-b/" not in each} == {
+        "sub-01/anat/sub-01_desc-mean_T1w.nii.gz",
+        "sub-01/sub-01_sessions.tsv",
+        "sub-01/sub-01_task-rest_bold.json",
+    }
+    assert sum("ses-b/" in each for each in found) == 7
+
+
+def test_bidsignore_of_derivatives_has_no_effect(tmp_path: Path) -> None:
+    root = make_derivatives(tmp_path / "prepared", ["01", "02"])
+    assert files_of(root, "sub-01") == {
+        *("dataset_description.json", ".bidsignore", "desc-brain_T1w.json", "sub-01.html"),
+        "sub-01/anat/sub-01_desc-brain_T1w.nii.gz",
+        "sub-01/anat/sub-01_from-T1w_to-MNI_mode-image_xfm.h5",
+    }
+
+
+def test_required_files_are_looked_for_below_participant_and_session(tmp_path: Path) -> None:
+    dataset = open_dataset(location(make_dataset(tmp_path / "bids")))
+    patterns = ["anat/*_T1w.nii*", "*_T1w.nii.gz", "func/*task-nback*", "dwi/", "*_raw.txt"]
+    found = dataset.select(["sub-01", "sub-03/ses-a"], patterns)
+    assert found["sub-01"].lacks == ("*_raw.txt",)  # ignored
+    assert found["sub-03/ses-a"].lacks == ("func/*task-nback*", "dwi/", "*_raw.txt")
+
+
+def test_who_has_no_folder_is_named(tmp_path: Path) -> None:
+    root = make_dataset(tmp_path / "bids")
+    with pytest.raises(NotFoundError, match=r"(?s)sub-01/ses-x.*sub-09"):
+        select_parts(location(root), ["sub-01", "sub-09", "sub-01/ses-x"])
+
+
+def test_a_symlink_out_of_the_part_is_refused_and_not_staged_without_its_content(tmp_path: Path) -> None:
+    root = make_dataset(tmp_path / "bids")
+    image = root / "sub-01/ses-a/anat/sub-01_ses-a_T1w.nii.gz"
+    (root / "sub-01/ses-b/anat/sub-01_ses-b_T1w.nii.gz").unlink()
+    (root / "sub-01/ses-b/anat/sub-01_ses-b_T1w.nii.gz").symlink_to(
+        "../../ses-a/anat/sub-01_ses-a_T1w.nii.gz"
+    )
+    files_of(root, "sub-01")
+    with pytest.raises(UsageError) as found:
+        files_of(root, "sub-01/ses-b")
+    assert found.value.code == "link-out-of-part"
+    archived = tmp_path / "archive.nii.gz"
+    image.rename(archived)
+    image.symlink_to(archived)
+    with pytest.raises(UsageError) as found:
+        files_of(root, "sub-01")
+    assert found.value.code == "link-out-of-part"
+
+
+def test_others_do_not_change_a_part(tmp_path: Path) -> None:
+    """A cached part stays valid when participants are added."""
+    root = make_dataset(tmp_path / "bids")
+    before = identify_local(root, select_parts(location(root), ["sub-02"])["sub-02"])
+    (root / "sub-99").mkdir()
+    with (root / "participants.tsv").open("a") as stream:
+        stream.write("sub-99\t1\tF\n")
+    after = identify_local(root, select_parts(location(root), ["sub-02"])["sub-02"])
+    assert after.text == before.text
+    assert before.files is not None
+    assert (
+        before.files[b"participants.tsv"]
+        == hashlib.sha256(after.part.written[b"participants.tsv"]).hexdigest()
+    )
