@@ -100,7 +100,8 @@ class Cache:
             there = False
         self._host.make_folder(path.rpartition(b"/")[0])
         moved = _MovedDigests(on_event)
-        there = self._copy_shared(identity, path) or there
+        # a file of an existing copy may be in use, and cp(1) would empty it first
+        there = there or self._copy_shared(identity, path)
         with lending(self._host):
             rules = replace(identity.part.rules, checksum=there)
             self._carrier.copy(source, self._target(path), moved, rules)

@@ -60,7 +60,7 @@ run_options = AddedOptions(
         click.Option(
             ["--skip-incomplete"],
             is_flag=True,
-            help="Leave out participants or sessions that lack a required file.",
+            help="Leave out participants or sessions that lack a required file, or one that the values name.",
         ),
         click.Option(
             ["--whole-dataset"],

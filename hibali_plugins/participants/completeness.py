@@ -19,6 +19,7 @@ from runs.outputs import read_reference
 
 _MOST_NAMED = 100
 _SHOWN = 5
+_PEOPLE = b"participants.tsv"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +127,26 @@ def find_lacking(
     return lacking
 
 
+def find_absent(
+    pipeline: Pipeline, rows: Mapping[Participant, Mapping[str, Any]]
+) -> dict[Participant, tuple[str, ...]]:
+    """Return the files on this machine that are named for participants and do not exist."""
+    files = {each.id for each in pipeline.inputs if each.kind == "File"}
+    found = {}
+    for participant, values in rows.items():
+        named = [each for key in files & values.keys() for each in _as_list(values[key])]
+        absent = [
+            each for each in named if each.startswith("/") and PART not in each and not os.path.lexists(each)
+        ]
+        if absent:
+            found[participant] = tuple(sorted(absent))
+    return found
+
+
+def _as_list(value: Any) -> list[str]:
+    return [each for each in (value if isinstance(value, list) else [value]) if isinstance(each, str)]
+
+
 def refuse_lacking(lacking: Mapping[Participant, Sequence[str]], count: int) -> NotFoundError:
     """Return the error that names who of `count` participants or sessions lacks what."""
     lines = list(lacking_lines(lacking))
@@ -159,6 +180,13 @@ def describe_parts(datasets: Datasets, selected: Mapping[Participant, Selected])
     unused = sorted(printable(each) for each in main.files - used if not each.startswith((b"sub-", b".")))
     if unused and selected:
         yield f"{name}: no task gets {_listed(unused)}, which apply to no file of these participants"
+    without = [
+        str(each)
+        for each, own in selected.items()
+        if len(own.part.written.get(_PEOPLE, b"\n\n").splitlines()) < 2
+    ]
+    if without:
+        yield f"{name}: participants.tsv has no row of {_listed(without)}"
     if ignored := sum(each.ignored for each in selected.values()):
         yield f"{name}: .bidsignore leaves out {counted(ignored, 'file')} of these participants"
     links = main.description.get("DatasetLinks")

@@ -219,12 +219,13 @@ def _with_sessions(paths: Iterable[str]) -> Iterator[str]:
 
 
 def _rows_of(table: bytes, subject: bytes) -> bytes:
-    """Return a table with the rows of one participant, bytes as they are."""
+    """Return a table with the rows of one participant, bytes as they are; some tables have the label without `sub-`."""
     head, *rows = table.splitlines(keepends=True)
     columns = head.lstrip(b"\xef\xbb\xbf").strip().split(b"\t")
     column = columns.index(b"participant_id") if b"participant_id" in columns else 0
     cells = ((row, row.strip(b"\r\n").split(b"\t")) for row in rows)
-    return head + b"".join(row for row, found in cells if found[column : column + 1] == [subject])
+    names = {subject, subject.removeprefix(b"sub-")}
+    return head + b"".join(row for row, found in cells if not names.isdisjoint(found[column : column + 1]))
 
 
 def open_dataset(root: Location, on_event: Listener = ignore) -> Dataset:

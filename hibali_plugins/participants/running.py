@@ -39,6 +39,7 @@ from hibali_plugins.participants.completeness import (
     Datasets,
     check_patterns,
     describe_parts,
+    find_absent,
     find_datasets,
     find_lacking,
     lacking_lines,
@@ -102,6 +103,10 @@ def read_participant_tasks(
             _report_missing(common, missing, options)
         selected = {} if resumed else select_parts(chosen, datasets, options.required)
         lacking = {} if resumed else find_lacking(chosen, datasets, selected)
+        if options.skip and not resumed:
+            rows_of_chosen = {each: assigned.rows[each].values for each in chosen}
+            for each, absent in find_absent(pipeline, rows_of_chosen).items():
+                lacking[each] = (*lacking.get(each, ()), *absent)
     if lacking and not options.skip:
         raise refuse_lacking(lacking, len(chosen))
     for line in lacking_lines(lacking):

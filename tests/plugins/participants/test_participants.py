@@ -209,6 +209,15 @@ def test_a_missing_image_is_named_before_anything_runs(hibali: Any) -> None:
     assert study.times_run() == {}
 
 
+def test_participants_without_a_named_file_can_be_skipped(hibali: Any) -> None:
+    study = Study(hibali, 2)
+    study.bench.add_local_site()
+    (study.folder / "bids/sub-002/anat/T1w.txt").unlink()
+    shown = hibali(*study.line("--skip-incomplete", "--dry-run"), exit=0)
+    assert b"Skipped: sub-002: no /" in shown.err
+    assert b"1 task in" in shown.err
+
+
 def test_participants_that_are_left_out_are_named(hibali: Any) -> None:
     study = Study(hibali, 1)
     study.bench.add_local_site()

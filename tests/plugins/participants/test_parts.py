@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import os
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from hibali.config.model import local_site
 from hibali.errors import NotFoundError, UsageError
+from hibali.events import Moved
 from hibali.locations import Location
 from hibali_plugins.participants.parts import applying, open_dataset, select_parts
 from runs.inputs import identify_local
+from runs.stage import Cache, Synchroniser
 from tests.support.bids import make_dataset, make_derivatives
+from transfers.stores.open_store import open_host
 
 
 def location(path: Path) -> Location:
@@ -66,6 +71,9 @@ def test_a_part_has_all_levels_and_nobody_else(tmp_path: Path) -> None:
     }
     part = select_parts(location(root), ["sub-02"])["sub-02"]
     assert part.written == {b"participants.tsv": b"participant_id\tage\tsex\nsub-02\t12\tM\n"}
+    (root / "participants.tsv").write_text("age\tparticipant_id\r\n5\t02\r\n6\t03\r\n")
+    part = select_parts(location(root), ["sub-02"])["sub-02"]
+    assert part.written == {b"participants.tsv": b"age\tparticipant_id\r\n5\t02\r\n"}
     assert {"dwi.bval", "dwi.bvec", "task-nback_bold.json"} <= files_of(root, "sub-02")
 
 
@@ -123,6 +131,32 @@ def test_a_symlink_out_of_the_part_is_refused_and_not_staged_without_its_content
     with pytest.raises(UsageError) as found:
         files_of(root, "sub-01")
     assert found.value.code == "link-out-of-part"
+
+
+def test_a_large_file_of_all_parts_is_sent_once(hibali_home: object, tmp_path: Path) -> None:
+    del hibali_home
+    root = make_dataset(tmp_path / "bids")
+    movie = bytes(range(256)) * 8192
+    (root / "stimuli/movie.mp4").write_bytes(movie)
+    sent: list[bytes] = []
+
+    def note(event: object) -> None:
+        if isinstance(event, Moved):
+            sent.append(event.path)
+
+    def target(path: bytes) -> Location:
+        return location(Path(os.fsdecode(path)))
+
+    with closing(open_host(local_site())) as host:
+        cache = Cache(host, "here", os.fsencode(tmp_path / "work"), target, Synchroniser())
+        parts = select_parts(location(root), ["sub-01", "sub-02", "sub-03"])
+        for name, part in parts.items():
+            path = Path(os.fsdecode(cache.stage(identify_local(root, part), location(root), note)))
+            assert (path / "stimuli/movie.mp4").read_bytes() == movie
+            assert {each.name for each in path.glob("sub-*")} == {name}
+            assert (path / "participants.tsv").read_text().count("sub-") == 1
+    assert sent.count(b"stimuli/movie.mp4") == 1
+    assert sent.count(b"stimuli/face.png") == 3
 
 
 def test_others_do_not_change_a_part(tmp_path: Path) -> None:
