@@ -11,14 +11,13 @@ from typing import Any
 from urllib.parse import quote
 
 from hibali import __version__
-from hibali.config.settings import load_sites
+from hibali.documents import read_json_file
 from hibali.errors import HibaliError
 from hibali.events import Listener, Noted
 from hibali.files import write_atomic
-from hibali.locations import read_location
 from hibali.system_errors import reason_of
 from hibali.text import printable
-from hibali_plugins.participants.parts import DESCRIPTION, open_dataset
+from hibali_plugins.participants.parts import DESCRIPTION
 from registry.catalogue import Catalogue
 from registry.pipeline import Pipeline
 from runs.model import Run
@@ -85,12 +84,15 @@ def description_of(run: Run, pipeline: Pipeline | None, dataset: str) -> dict[st
 
 
 def _source(dataset: str) -> tuple[Mapping[str, str], str]:
-    """Return where the dataset is, its DOI if it says one, and its name."""
-    description: Mapping[str, Any] = {}
-    with contextlib.suppress(HibaliError):
-        description = open_dataset(read_location(dataset, load_sites())).description
+    """Return where the dataset is, its DOI if it says one, and its name; one at another site is not read."""
     site, _, path = dataset.partition(":")
-    url = Path(dataset).as_uri() if dataset.startswith("/") else f"hibali://{quote(site)}/{quote(path)}"
+    url = f"hibali://{quote(site)}/{quote(path)}"
+    read: Any = {}
+    if dataset.startswith("/"):
+        url = Path(dataset).as_uri()
+        with contextlib.suppress(HibaliError):
+            read = read_json_file(Path(dataset, os.fsdecode(DESCRIPTION)))
+    description = read if isinstance(read, dict) else {}
     doi = description.get("DatasetDOI")
     name = description.get("Name")
     found = {"URL": url} | ({"DOI": doi} if isinstance(doi, str) else {})
