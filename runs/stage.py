@@ -14,7 +14,7 @@ from hibali.events import Event, Listener, Moved, ignore
 from hibali.locations import Location, path_at
 from hibali.retry import when_free, with_retries
 from runs.cache import CONTENT, CacheRecords, Hold, Name, Times, oldest_ns, read_name, times_at
-from runs.inputs import Identity
+from runs.inputs import Identity, identify_elsewhere
 from runs.model import Carrier
 from transfers.engine.operation import synchronise
 from transfers.engine.request import Request, SaveOptions
@@ -122,6 +122,8 @@ class Cache:
             if not identity.part.is_whole:
                 self._check_complete(identity, path, source)
         else:
+            if not identity.part.is_whole:
+                self._check_unchanged(identity, source)
             path = self._file_by_content(identity, path, moved)
         self._remember(path, source.text)
         return path
@@ -149,6 +151,13 @@ class Cache:
             for name, size in sizes.items()
             if size >= _LARGE_BYTES and is_named(name, identity.part.shared)
         }
+
+    def _check_unchanged(self, identity: Identity, source: Location) -> None:
+        """Raise `IncompleteError` if a part at another site is not as it was identified: a file of it may be missing in the copy."""
+        with lending(self._host), closing(open_store(source)) as store:
+            now = identify_elsewhere(source, store, identity.part)
+        if now.text.rpartition(":")[2] != identity.text.rpartition(":")[2]:
+            raise _changed(source)
 
     def size_at_site(self, identity: Identity) -> int:
         """Return how many bytes of an input are at the site already, by this account's records and one query of the site."""

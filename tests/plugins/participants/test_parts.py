@@ -5,19 +5,21 @@ from __future__ import annotations
 import hashlib
 import os
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hibali.config.model import local_site
-from hibali.errors import NotFoundError, UsageError
-from hibali.events import Moved
+from hibali.errors import IncompleteError, NotFoundError, UsageError
+from hibali.events import Listener, Moved
 from hibali.locations import Location
 from hibali_plugins.participants.parts import applying, open_dataset, select_parts
-from runs.inputs import identify_local
+from runs.inputs import identify_elsewhere, identify_local
 from runs.stage import Cache, Synchroniser
 from tests.support.bids import make_dataset, make_derivatives
-from transfers.stores.open_store import open_host
+from transfers.model.rules import Rules
+from transfers.stores.open_store import open_host, open_store
 
 
 def location(path: Path) -> Location:
@@ -157,6 +159,39 @@ def test_a_large_file_of_all_parts_is_sent_once(hibali_home: object, tmp_path: P
             assert (path / "participants.tsv").read_text().count("sub-") == 1
     assert sent.count(b"stimuli/movie.mp4") == 1
     assert sent.count(b"stimuli/face.png") == 3
+
+
+class Vanishing(Synchroniser):
+    """Copies a dataset from which a file vanishes just before."""
+
+    def copy(self, source: Location, target: Location, on_event: Listener, rules: Rules) -> None:
+        for path in Path(source.path).glob("sub-01/ses-a/anat/*_T1w.nii.gz"):
+            path.unlink()
+        super().copy(source, target, on_event, rules)
+
+
+@pytest.mark.parametrize("typed_local", [True, False])
+def test_a_file_that_vanishes_before_it_is_copied_is_not_left_out(
+    hibali_home: object,
+    tmp_path: Path,
+    typed_local: bool,
+) -> None:
+    del hibali_home
+    root = replace(location(make_dataset(tmp_path / "bids")), typed_local=typed_local)
+    part = select_parts(root, ["sub-01"])["sub-01"]
+    with closing(open_store(root)) as store:
+        found = (
+            identify_local(Path(root.path), part) if typed_local else identify_elsewhere(root, store, part)
+        )
+
+    def target(path: bytes) -> Location:
+        return location(Path(os.fsdecode(path)))
+
+    with closing(open_host(local_site())) as host:
+        cache = Cache(host, "here", os.fsencode(tmp_path / "work"), target, Vanishing())
+        with pytest.raises(IncompleteError) as problem:
+            cache.stage(found, root)
+    assert problem.value.code == "input-changed"
 
 
 def test_others_do_not_change_a_part(tmp_path: Path) -> None:
