@@ -88,7 +88,7 @@ def test_the_recipe_works_as_written(hibali: Any, slurm_with_two_nodes: Any, nam
             stderr=subprocess.STDOUT,
             text=True,
             check=False,
-            timeout=300,
+            timeout=800,
         )
         log = hibali("runs", "logs", "latest").out.decode() if done.returncode else ""
         assert done.returncode == 0, f"{typed.command}\n{done.stdout}{log}"
