@@ -25,7 +25,7 @@ from registry.problems import Problem, read_file_bytes
 from registry.styx import NIWRAP_PLACE, convert_tool, select_tools
 
 _ZENODO_ID = re.compile(
-    r"(?:https://[^/]+/records?/|(?:doi:|https://doi\.org/)?10\.\d+/zenodo\.|zenodo[.-])(\d{1,12})(?:\.json)?"
+    r"(?:https://[^/]+/records?/|(?:doi:|https://doi\.org/)?10\.\d+/zenodo\.|zenodo[.:-])(\d{1,12})(?:\.json)?"
 )
 _MOST = 10_000  # descriptors from one place
 _MOST_BYTES = 256 * 1024 * 1024  # of the files of a git repository
@@ -282,7 +282,7 @@ def _from_niwrap(place: str, access: Access) -> Iterator[Candidate]:
         if not tools:
             raise NotFoundError(
                 "no-descriptor",
-                "niwrap has no such suite, version or tool",
+                "niwrap has no such suite, version or tool, or does not describe it in Boutiques",
                 subject=printable(place),
                 hint=f"Upper and lower case differ. Its folders: {access.niwrap}/tree/HEAD/src/niwrap",
             )

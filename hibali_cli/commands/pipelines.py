@@ -32,7 +32,7 @@ from hibali_cli.options import INPUT_FILE, SITE
 @click.option("--name", metavar="NAME", help="Name in the catalogue, instead of the descriptor's own.")
 def add_command() -> None:
     """Check Boutiques descriptors and add them to the catalogue.
-    SOURCE is a file (- is standard input), a folder, an https URL, git+URL[@REF][#FOLDER], zenodo.NUMBER or a DOI of Zenodo,
+    SOURCE is a file (- is standard input), a folder, an https URL, git+URL[@REF][#FOLDER], zenodo:NUMBER or a DOI of Zenodo,
     cbrain:NUMBER for a tool configuration of CBRAIN, niwrap[@COMMIT]:SUITE[/VERSION][/TOOL], or bosh: for the cache of bosh. Adding the same content twice changes nothing; different content under the same name and
     version is refused (8). If only some of several descriptors are valid, they are added and the exit code is 6. With several sources
     each is tried, and the exit code is that of the worst failure.

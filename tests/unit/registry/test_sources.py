@@ -68,6 +68,7 @@ def serving(answer: Callable[[str], tuple[int, dict[str, str], bytes]]) -> Itera
         ("https://example.org/tools.git#sub", "git"),
         ("git+ssh://example.org/tools", "git"),
         ("zenodo.3267250", "zenodo"),
+        ("zenodo:3267250", "zenodo"),
         ("10.5281/zenodo.3267250", "zenodo"),
         ("https://doi.org/10.5281/zenodo.3267250", "zenodo"),
         ("https://zenodo.org/records/3267250", "zenodo"),
@@ -173,7 +174,7 @@ def record(origin: str, checksum: str) -> dict[str, Any]:
     return {"id": 7, "doi": "10.5281/zenodo.7", "metadata": {"title": "A tool"}, "files": files}
 
 
-@pytest.mark.parametrize("place", ["zenodo.7", "10.5281/zenodo.7"])
+@pytest.mark.parametrize("place", ["zenodo.7", "zenodo:7", "10.5281/zenodo.7"])
 def test_descriptors_are_read_from_zenodo(place: str, access: Access) -> None:
     checksum = f"md5:{hashlib.md5(RAW, usedforsecurity=False).hexdigest()}"
 
