@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -14,7 +15,7 @@ from hibali.events import Listener
 from hibali_cli.options import Common
 from hibali_cli.progress import listening
 from hibali_plugins.nipoppy.jobs import StudyJobs, study_of
-from runs.model import Run
+from runs.model import Run, State
 from runs.monitor import wait_at_site
 from runs.status import find_failure
 
@@ -38,7 +39,7 @@ def fetch_results(common: Common, study: str, *, wait: bool) -> int | None:
             if (place, output) in unfinished:
                 continue
             ended = [each for each in runs if _source(each) == (place, output)]
-            _fetch(common, root, place, output, ended[-1].id, on_event)
+            _fetch(common, root, ended, on_event)
             for run in ended:
                 jobs.note_fetched(run)
                 failure = find_failure(run)
@@ -74,15 +75,22 @@ def _source(run: Run) -> tuple[str, str]:
     return str(run.spec.invocation["place"]), str(run.spec.invocation["output"])
 
 
-def _fetch(common: Common, root: str, place: str, output: str, run: str, on_event: Listener) -> None:
-    """Fetch the results of a pipeline, and all logs; files that are replaced here are kept in scratch/replaced."""
+def _fetch(common: Common, root: str, runs: Sequence[Run], on_event: Listener) -> None:
+    """Fetch the results of runs of one pipeline, and all logs; files that are replaced here are kept in scratch/replaced.
+
+    Where jobs succeeded, missing results are an error, so that the runs do not count as fetched.
+    """
+    place, output = _source(runs[0])
     known: Any = {
         "config": common.config,
         "on_event": on_event,
-        "backup_dir": f"{root}/scratch/replaced/{run}",
+        "backup_dir": f"{root}/scratch/replaced/{runs[-1].id}",
     }
+    succeeded = any(each.state is State.SUCCEEDED for run in runs for each in run.tasks.values())
     for folder in (f"derivatives/{output}", "logs"):
         try:
             hibali_api.transfers.pull(f"{place}/{folder}/", f"{root}/{folder}/", **known)
         except NotFoundError as problem:
+            if succeeded:
+                raise
             common.output.warn(f"{folder}: {problem.message}")

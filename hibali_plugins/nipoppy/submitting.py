@@ -62,7 +62,8 @@ def _submit(
     taken = find_taken([canonical_digest({**shared, "command": each}) for each in commands], earlier)
     for run in {each.id: each for each in taken.values()}.values():
         if not run.job and not run.state.ended:
-            _start(common, run.spec.invocation, [row for _, row in run.values()], run.spec.name, on_event)
+            rows = [row for _, row in run.values()]
+            _start(common, run.spec.invocation, rows, run.spec.name, on_event, **job.job_options())
         common.output.info(
             f"{run.id} has some of the commands already, and is {run.state}; they are not repeated."
         )
