@@ -32,7 +32,7 @@ def add(source: Place, name: str | None = None, **options: Unpack[CallOptions]) 
     """Add the pipeline of a Boutiques descriptor to the catalogue; the same descriptor again changes nothing.
 
     Args:
-        source: a file of this machine, a URL, `zenodo.ID` or `git+URL`, with one descriptor.
+        source: a file of this machine, a URL, `zenodo.ID`, `git+URL` or `niwrap:SUITE/TOOL`, with one descriptor.
         name: another name than the descriptor's.
         **options: see `CallOptions`.
 
@@ -54,7 +54,8 @@ def add(source: Place, name: str | None = None, **options: Unpack[CallOptions]) 
                 hint=f"To choose from them: hibali pipelines add {place}",
             )
         catalogue = open_local_catalogue(settings, lambda text: call.on_event(Noted(text)))
-        return catalogue.add(found[0].raw, name, subject=found[0].subject)
+        [each] = found
+        return catalogue.add(each.raw, name or each.name, subject=each.subject, origin=each.origin)
 
 
 def validate(descriptor: Place) -> Pipeline:

@@ -22,8 +22,9 @@ from hibali.documents import written_path
 from hibali.errors import UsageError
 from hibali.text import nearest
 from registry.problems import Problem
+from registry.styx import STYX, without_styx
 
-OLD, NEW, STYX = "0.4", "0.5", "0.5+styx"
+OLD, NEW = "0.4", "0.5"
 
 
 def upgrade_document(document: Any, subject: str) -> tuple[dict[str, Any], list[Problem]]:
@@ -33,7 +34,7 @@ def upgrade_document(document: Any, subject: str) -> tuple[dict[str, Any], list[
     """
     version = document.get("schema-version") if isinstance(document, dict) else None
     if version == STYX:
-        return _without_styx(document)
+        return without_styx(document)
     if version not in (OLD, float(OLD)):
         raise UsageError(
             "not-schema-04",
@@ -50,42 +51,6 @@ def upgrade_document(document: Any, subject: str) -> tuple[dict[str, Any], list[
         known = suggested if isinstance(suggested, dict) else {}
         upgraded["suggested-resources"] = {**known, "walltime-estimate": upgraded.pop("walltime-estimate")}
     return upgraded, []
-
-
-# Keys of Styx's extension (github.com/styx-api, the schema of 2025), and what is lost without them; inputs that are commands stay, and
-# are problems of the result.
-_STYX_KEYS = {
-    "stdout-output": "removed: what the tool prints is in the log of each run (`hibali runs logs ID`)",
-    "stderr-output": "removed: what the tool prints is in the log of each run (`hibali runs logs ID`)",
-}
-_STYX_INPUT_KEYS = {
-    "mutable": "removed: if the tool changes this file in place, the change is lost",
-    "resolve-parent": "removed: if the tool reads files beside this one, make the folder the input",
-}
-
-
-def _without_styx(document: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
-    """Remove what Styx adds to schema 0.5; return what this changes, too."""
-    upgraded = {**document, "schema-version": NEW}
-    changes = [Problem(key, text) for key, text in _STYX_KEYS.items() if upgraded.pop(key, None) is not None]
-    if "tool-version" not in upgraded:
-        upgraded["tool-version"] = "unknown"
-        changes.append(Problem("tool-version", 'it has none: "unknown" was written'))
-    inputs = document.get("inputs")
-    if isinstance(inputs, list):
-        upgraded["inputs"] = [
-            {key: value for key, value in each.items() if key not in _STYX_INPUT_KEYS}
-            if isinstance(each, dict)
-            else each
-            for each in inputs
-        ]
-        changes += [
-            Problem(f"inputs[{number}].{key}", text)
-            for number, each in enumerate(inputs)
-            for key, text in _STYX_INPUT_KEYS.items()
-            if isinstance(each, dict) and each.get(key)
-        ]
-    return upgraded, changes
 
 
 def _upgrade_container(container: Mapping[str, Any]) -> dict[str, Any]:
@@ -150,7 +115,8 @@ def find_shape_problems(document: Mapping[str, Any]) -> list[Problem]:
     found = sorted(
         _descriptor_validator().iter_errors(document), key=lambda each: written_path(each.absolute_path)
     )
-    return [problem for each in found if not _is_consequence(each) for problem in _as_problems(each)]
+    problems = [problem for each in found if not _is_consequence(each) for problem in _as_problems(each)]
+    return list(dict.fromkeys(problems))
 
 
 def _is_consequence(error: Any) -> bool:
@@ -264,6 +230,10 @@ def _as_problems(error: Any) -> list[Problem]:
     known = _ALTERNATIVES.get((error.validator, _section(error)))
     if known:
         return [Problem(place, known, _instead_of_choice(error))]
+    if _section(error) == "inputs.type" and isinstance(error.instance, dict | list):
+        return [
+            Problem(place, "an input that is a command of its own, as in Styx, is not possible in Boutiques")
+        ]
     if error.validator == "additionalProperties" and isinstance(error.schema.get("properties"), dict):
         return _unknown_keys(location, error.instance, error.schema["properties"])
     return [Problem(place, _shorten(str(error.message)), _instead(error, location))]

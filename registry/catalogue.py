@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hibali.config.model import CatalogueSettings
-from hibali.documents import read_json
+from hibali.documents import line_of_json, read_json, read_json_file
 from hibali.errors import HibaliError, NotFoundError, RefusedError, UsageError
 from hibali.files import check_private_file, private_folder, state_folder
 from hibali.ledger import Journal, now, read_records
@@ -35,6 +35,7 @@ from registry.pipeline import Pipeline, split_reference
 from registry.problems import read_file_bytes
 from registry.search import Damaged, Overview, Summary, summarise
 
+_ORIGIN = "origin.json"
 _TRIES = 20  # attempts when other processes remove the entry while it is added
 _PinsRead = dict[tuple[str, str], str]
 
@@ -66,8 +67,12 @@ class Catalogue:
         self._history = History(self._folders.folder, self._folders.partial_folder) if history else None
         self.images = Images(state, self._folders, self._pins, self._history)
 
-    def add(self, source: Path | bytes, name: str | None = None, *, subject: str = "descriptor") -> Pipeline:
+    def add(
+        self, source: Path | bytes, name: str | None = None, *, subject: str = "descriptor", origin: str = ""
+    ) -> Pipeline:
         """Store a descriptor, given as a file or as its bytes, which errors call `subject`; adding the same content again is no error.
+
+        `origin` is where exactly this content is stored; the first one is kept.
 
         Raises `DescriptorError` with every problem, and `RefusedError` `immutable-version` when different content
         has that name@version.
@@ -82,8 +87,22 @@ class Catalogue:
         if isinstance(source, Path):
             source, subject = read_file_bytes(source), str(source)
         pipeline = self._store(read_descriptor(source, subject, name))
-        self._record(f"Add {pipeline.reference}\n\n{pipeline.title}\n\nsha256 {pipeline.digest}\n")
+        if origin:
+            record = line_of_json({"schema": 1, "origin": origin}).encode() + b"\n"
+            self._folders.add_attachments(pipeline.name, pipeline.version, {_ORIGIN: record})
+        self._record(
+            f"Add {pipeline.reference}\n\n{pipeline.title}\n\nsha256 {pipeline.digest}\n{origin}".rstrip()
+            + "\n"
+        )
         return pipeline
+
+    def origin(self, pipeline: Pipeline) -> str:
+        """Return where its content came from, "" if that was not recorded."""
+        file = self.attachments(pipeline.name, pipeline.version).get(_ORIGIN)
+        with contextlib.suppress(HibaliError):
+            found = read_json_file(file) if file else None
+            return str(found.get("origin", "")) if isinstance(found, dict) else ""
+        return ""
 
     def find(self, reference: str) -> Pipeline:
         """Return the pipeline at NAME or NAME@VERSION; without a version, the one added last.

@@ -1,7 +1,8 @@
-"""Read descriptors from files, folders, the cache of bosh, URLs, Zenodo, CBRAIN and git repositories."""
+"""Read descriptors from files, folders, the cache of bosh, URLs, Zenodo, CBRAIN, git repositories and niwrap."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -20,13 +21,16 @@ from hibali.errors import NotFoundError, RefusedError, TryLaterError, UsageError
 from hibali.files import private_folder, state_folder
 from hibali.text import printable
 from registry.git import Git, read_blobs
-from registry.problems import read_file_bytes
+from registry.problems import Problem, read_file_bytes
+from registry.styx import NIWRAP_PLACE, convert_tool, select_tools
 
 _ZENODO_ID = re.compile(
-    r"(?:https://[^/]+/records?/|(?:doi:|https://doi\.org/)?10\.\d+/zenodo\.|zenodo[.-])(\d{1,12})(?:\.json)?"
+    r"(?:https://[^/]+/records?/|(?:doi:|https://doi\.org/)?10\.\d+/zenodo\.|zenodo[.:-])(\d{1,12})(?:\.json)?"
 )
 _MOST = 10_000  # descriptors from one place
 _MOST_BYTES = 256 * 1024 * 1024  # of the files of a git repository
+_FETCHED = "refs/hibali/source"
+_LOGIN = re.compile(r"(?<=://)[^/]*@")
 _CHECKSUMS = {"md5", "sha256", "sha512"}
 _CBRAIN_ID = re.compile(r"cbrain:([0-9]{1,12})")
 _GIT_PLACE = re.compile(
@@ -36,10 +40,17 @@ _GIT_PLACE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A possible descriptor: its bytes, and the name of its source in messages."""
+    """A possible descriptor: its bytes, and the name of its source in messages.
+
+    `name` is the one for the catalogue, if it is not the descriptor's; `origin` is where exactly this content is stored, and
+    `changes` is what was changed of it.
+    """
 
     subject: str
     raw: bytes
+    name: str | None = None
+    origin: str = ""
+    changes: tuple[Problem, ...] = ()
 
     @property
     def is_descriptor(self) -> bool:
@@ -61,12 +72,13 @@ class Access:
     zenodo: str = "https://zenodo.org"
     origins: frozenset[str] = frozenset()
     cbrain: str = "https://portal.cbrain.mcgill.ca"
+    niwrap: str = "https://github.com/styx-api/niwrap"
 
 
 def access_of(settings: CatalogueSettings) -> Access:
     """Return the access that the settings grant."""
     scratch = private_folder(state_folder() / "catalogue-partial")
-    return Access(scratch, settings.zenodo, frozenset(settings.origins), settings.cbrain)
+    return Access(scratch, settings.zenodo, frozenset(settings.origins), settings.cbrain, settings.niwrap)
 
 
 def source_name(place: str) -> str:
@@ -77,6 +89,8 @@ def source_name(place: str) -> str:
         return "bosh"
     if place.startswith("cbrain:"):
         return "cbrain"
+    if place.startswith(("niwrap:", "niwrap@")) and not Path(place).exists():
+        return "niwrap"
     if _ZENODO_ID.fullmatch(place) and not Path(place).exists():
         return "zenodo"
     if place.startswith("git+") or (_is_url(place) and place.partition("#")[0].endswith(".git")):
@@ -190,7 +204,8 @@ def _from_zenodo(place: str, access: Access) -> Iterator[Candidate]:
     offered = [each for each in _zenodo_files(record) if _name(each).endswith(".json")]
     count = 0
     for each in offered:
-        candidate = Candidate(f"{subject}/{_name(each)}", _zenodo_file(each, subject, access))
+        raw, origin = _zenodo_file(each, subject, access), f"{access.zenodo}/records/{found[1]}"
+        candidate = Candidate(f"{subject}/{_name(each)}", raw, origin=origin)
         if len(offered) == 1 or candidate.is_descriptor:
             count += 1
             yield candidate
@@ -236,13 +251,60 @@ def _from_git(place: str, access: Access) -> Iterator[Candidate]:
             "the URL of a git repository is git+https://HOST/PATH, git+ssh://HOST/PATH or git+file:///PATH, with optional @REF and #FOLDER",
             subject=printable(place),
         )
-    url, ref, folder = found["url"], found["ref"] or "HEAD", found["folder"] or ""
+    folder = (found["folder"] or "").strip("/")
+    with _fetched(found["url"], found["ref"] or "HEAD", access) as (repository, origin):
+        files = {
+            name: each
+            for name, each in _list_json_files(repository).items()
+            if not folder or name == folder or name.startswith(f"{folder}/")
+        }
+        for name, raw in _read_files(repository, files, place):
+            candidate = Candidate(
+                f"git+{found['url']}: {printable(name)}", raw, origin=f"{origin}#{printable(name)}"
+            )
+            if candidate.is_descriptor:
+                yield candidate
+
+
+def _from_niwrap(place: str, access: Access) -> Iterator[Candidate]:
+    """Read descriptors of niwrap, `niwrap[@REF]:SUITE[/VERSION][/TOOL]`, and convert them from Styx's form."""
+    found = NIWRAP_PLACE.fullmatch(place)
+    if found is None:
+        raise UsageError(
+            "bad-niwrap-tool",
+            "tools of niwrap have the form niwrap:fsl/bet, niwrap:fsl/6.0.4/bet, or niwrap:fsl for all tools of FSL",
+            subject=printable(place),
+            hint="To take those of one commit or branch: niwrap@COMMIT:fsl/bet",
+        )
+    with _fetched(access.niwrap, found["ref"] or "HEAD", access) as (repository, origin):
+        listed = _list_json_files(repository)
+        tools = select_tools(listed, found["path"])
+        if not tools:
+            raise NotFoundError(
+                "no-descriptor",
+                "niwrap has no such suite, version or tool, or does not describe it in Boutiques",
+                subject=printable(place),
+                hint=f"Upper and lower case differ. Its folders: {access.niwrap}/tree/HEAD/src/niwrap",
+            )
+        wanted = sorted({*tools, *filter(None, tools.values())})
+        contents = dict(_read_files(repository, {name: listed[name] for name in wanted}, place))
+        for name, version in tools.items():
+            tool, raw, changes = convert_tool(name, contents[name], contents.get(version, b""))
+            yield Candidate(
+                f"niwrap:{printable(name)}", raw, tool, f"{origin}#{printable(name)}", tuple(changes)
+            )
+
+
+@contextlib.contextmanager
+def _fetched(url: str, ref: str, access: Access) -> Iterator[tuple[Git, str]]:
+    """Fetch one commit of a repository, and return the origin of its files, `git+URL@COMMIT`, without a password."""
     partial = access.scratch / secrets.token_hex(16)
     try:
         repository = Git(partial)
         repository.check_output("init", "-q", "--bare", "--template=", str(partial))
         _fetch_ref(repository, url, ref)
-        yield from _read_json_files(repository, f"git+{url}", folder)
+        commit = repository.check_output("rev-parse", f"{_FETCHED}^{{commit}}").decode().strip()
+        yield repository, f"git+{_LOGIN.sub('', url)}@{commit}"
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
@@ -259,7 +321,7 @@ def _fetch_ref(repository: Git, url: str, ref: str) -> None:
         *server,
         "--end-of-options",
     ]
-    fetched = repository.run(*arguments, url, f"{ref}:refs/hibali/source", own_settings=True)
+    fetched = repository.run(*arguments, url, f"{ref}:{_FETCHED}", own_settings=True)
     if fetched.exit_code:
         stderr = printable(fetched.stderr.strip()[-400:])
         if b"couldn't find remote ref" in fetched.stderr:
@@ -271,27 +333,27 @@ def _fetch_ref(repository: Git, url: str, ref: str) -> None:
         )
 
 
-def _read_json_files(repository: Git, subject: str, folder: str) -> Iterator[Candidate]:
-    listed = repository.check_output("ls-tree", "-r", "-z", "-l", "refs/hibali/source")
-    blobs: list[tuple[bytes, str]] = []
-    total = 0
-    for line in filter(None, listed.split(b"\0")):
+def _list_json_files(repository: Git) -> dict[str, tuple[str, int]]:
+    """Return the object and size of each JSON file of the fetched commit; symlinks are ignored."""
+    found = {}
+    for line in filter(None, repository.check_output("ls-tree", "-r", "-z", "-l", _FETCHED).split(b"\0")):
         record, _, name = line.partition(b"\t")
         mode, _, digest, size = record.split()
-        wanted = name.endswith(b".json") and name.startswith(
-            folder.strip("/").encode() + b"/" if folder else b""
-        )
-        if wanted and mode.startswith(b"100") and int(size) <= MAXIMUM_BYTES:
-            total += int(size)
-            blobs.append((name, digest.decode()))
-    if len(blobs) > _MOST or total > _MOST_BYTES:
+        if name.endswith(b".json") and mode.startswith(b"100") and int(size) <= MAXIMUM_BYTES:
+            found[os.fsdecode(name)] = digest.decode(), int(size)
+    return found
+
+
+def _read_files(
+    repository: Git, files: Mapping[str, tuple[str, int]], subject: str
+) -> Iterator[tuple[str, bytes]]:
+    if len(files) > _MOST or sum(size for _, size in files.values()) > _MOST_BYTES:
         raise UsageError(
             "too-many", "too many or too large JSON files", subject=subject, hint="Name a folder: ...#FOLDER"
         )
+    blobs = [(os.fsencode(name), digest) for name, (digest, _) in files.items()]
     for name, raw in read_blobs(repository, blobs):
-        candidate = Candidate(f"{subject}: {printable(name)}", raw)
-        if candidate.is_descriptor:
-            yield candidate
+        yield os.fsdecode(name), raw
 
 
 _READERS: Mapping[str, Callable[[str, Access], Iterator[Candidate]]] = {
@@ -300,6 +362,7 @@ _READERS: Mapping[str, Callable[[str, Access], Iterator[Candidate]]] = {
     "file": _from_file,
     "folder": _from_folder,
     "git": _from_git,
+    "niwrap": _from_niwrap,
     "url": _from_url,
     "zenodo": _from_zenodo,
 }

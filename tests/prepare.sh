@@ -6,7 +6,7 @@
 # `sh tests/prepare.sh axe` creates .cache/axe from tests/axe.lock, for the tests marked heavy,
 # `sh tests/prepare.sh bids` creates .cache/bids from tests/bids.lock, with readers of BIDS datasets, for the tests marked heavy,
 # `sh tests/prepare.sh torque` unpacks Slurm's qsub commands into .cache/torque, for the tests marked heavy,
-# `sh tests/prepare.sh snakemake` creates .cache/snakemake from tests/snakemake.lock, for the tests marked heavy; so do `parsl`, `dask`, `radical`, `globus`, `rest`, `cwl`, `psij`, `podman-hpc` and `delivery`,
+# `sh tests/prepare.sh snakemake` creates .cache/snakemake from tests/snakemake.lock, for the tests marked heavy; so do `parsl`, `dask`, `radical`, `globus`, `rest`, `cwl`, `psij`, `nipoppy`, `podman-hpc` and `delivery`,
 # `sh tests/prepare.sh fsspec` creates .cache/fsspec from tests/fsspec.lock, and .cache/azurite from tests/azurite/, for the tests marked heavy,
 # `sh tests/prepare.sh hdfs` unpacks HDFS into .cache/hdfs (214 MB to download), for some of the tests marked heavy, which are skipped without it,
 # `sh tests/prepare.sh frameworks` installs tests/frameworks.txt and creates .cache/frameworks from tests/frameworks.lock (each 0.5 GB to download), for the tests marked heavy,
@@ -160,11 +160,12 @@ for part in "$@"; do
     rest) prepare_own rest "pyunicore, pyfirecrest and clients of IRI" ;;
     cwl) prepare_own cwl cwltool ;;
     psij) prepare_own psij psij-python ;;
+    nipoppy) prepare_own nipoppy nipoppy ;;
     podman-hpc) prepare_own podman-hpc podman-hpc ;;
     delivery) prepare_own delivery "pipx and uv" ;;
     fsspec) prepare_own fsspec "gcsfs and adlfs" && prepare_azurite ;;
     hdfs) prepare_hdfs ;;
     docs) prepare_own docs "Sphinx" ;;
-    *) echo "usage: sh tests/prepare.sh [environment] [packages] [swift] [crates] [axe] [torque] [snakemake] [parsl] [dask] [radical] [frameworks] [science] [bids] [globus] [rest] [cwl] [psij] [podman-hpc] [delivery] [fsspec] [hdfs] [docs]" >&2 && exit 2 ;;
+    *) echo "usage: sh tests/prepare.sh [environment] [packages] [swift] [crates] [axe] [torque] [snakemake] [parsl] [dask] [radical] [frameworks] [science] [bids] [globus] [rest] [cwl] [psij] [nipoppy] [podman-hpc] [delivery] [fsspec] [hdfs] [docs]" >&2 && exit 2 ;;
     esac
 done

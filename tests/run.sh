@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 unset PYTHONDONTWRITEBYTECODE
 
 began=$(date +%s)
-parts="packages environment swift crates axe torque snakemake parsl dask radical frameworks science bids globus rest cwl psij podman-hpc delivery fsspec docs" # the last nineteen are for the tests marked heavy
+parts="packages environment swift crates axe torque snakemake parsl dask radical frameworks science bids globus rest cwl psij nipoppy podman-hpc delivery fsspec docs" # the last twenty are for the tests marked heavy
 for word in "$@"; do
     [ "$word" != "not heavy" ] || parts="packages environment"
 done

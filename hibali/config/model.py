@@ -810,7 +810,8 @@ class CatalogueSettings:
 
     `keep`: as a DataLad dataset with a commit for each change, if git is installed; or as a plain folder.
     `origins` (`https://gitlab.lab.example`, `http://localhost:8080`) may be private and without TLS; `zenodo`
-    is the Zenodo, or other InvenioRDM, in which `zenodo.123` is looked up, and `cbrain` the portal of `cbrain:123`. With `require_signatures` fetched
+    is the Zenodo, or other InvenioRDM, in which `zenodo.123` is looked up, and `cbrain` the portal of `cbrain:123`,
+    and `niwrap` the git repository of `niwrap:fsl/bet`. With `require_signatures` fetched
     pipelines must be signed by one of `allowed_signers` (ssh-keygen(1), ALLOWED SIGNERS).
     """
 
@@ -825,6 +826,11 @@ class CatalogueSettings:
         text(_ORIGIN, _BAD_ORIGIN),
         default="https://portal.cbrain.mcgill.ca",
         doc="where cbrain:123 is looked up",
+    )
+    niwrap: str = setting(
+        text(r"(?:https|ssh|file)://[^\s@#]+", "the URL of a git repository: https://, ssh:// or file://"),
+        default="https://github.com/styx-api/niwrap",
+        doc="where niwrap:fsl/bet is looked up",
     )
     allowed_signers: str | None = setting(line, default=None, doc="the file of those who may sign")
     require_signatures: bool = setting(flag, default=False, doc="fetch only what is signed")

@@ -21,6 +21,10 @@ from hibali_cli.options import INPUT_FILE, SITE
             "hibali pipelines add git+https://github.com/lab/tools@v2#boutiques",
             "Add all descriptors of a repository.",
         ),
+        (
+            "hibali pipelines add niwrap:fsl/bet",
+            "Add a tool that niwrap describes; niwrap:fsl adds all of FSL.",
+        ),
         ("hibali pipelines add bosh:", "Add the descriptors in the cache of bosh on this machine."),
     ],
 )
@@ -28,8 +32,8 @@ from hibali_cli.options import INPUT_FILE, SITE
 @click.option("--name", metavar="NAME", help="Name in the catalogue, instead of the descriptor's own.")
 def add_command() -> None:
     """Check Boutiques descriptors and add them to the catalogue.
-    SOURCE is a file (- is standard input), a folder, an https URL, git+URL[@REF][#FOLDER], zenodo.NUMBER or a DOI of Zenodo,
-    cbrain:NUMBER for a tool configuration of CBRAIN, or bosh: for the cache of bosh. Adding the same content twice changes nothing; different content under the same name and
+    SOURCE is a file (- is standard input), a folder, an https URL, git+URL[@REF][#FOLDER], zenodo:NUMBER or a DOI of Zenodo,
+    cbrain:NUMBER for a tool configuration of CBRAIN, niwrap[@COMMIT]:SUITE[/VERSION][/TOOL], or bosh: for the cache of bosh. Adding the same content twice changes nothing; different content under the same name and
     version is refused (8). If only some of several descriptors are valid, they are added and the exit code is 6. With several sources
     each is tried, and the exit code is that of the worst failure.
     """

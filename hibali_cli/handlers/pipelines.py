@@ -87,12 +87,18 @@ def pipeline_record(pipeline: Pipeline | Summary, deprecation: Deprecation | Non
 
 
 def full_record(
-    pipeline: Pipeline, deprecation: Deprecation | None, image: Mapping[str, Any] | None, *, trusted: bool
+    pipeline: Pipeline,
+    deprecation: Deprecation | None,
+    image: Mapping[str, Any] | None,
+    *,
+    trusted: bool,
+    origin: str = "",
 ) -> dict[str, Any]:
     """Return all fields: the author's descriptor unchanged, and those of hibali; `image` is from `image_fields`."""
     return {
         **pipeline_record(pipeline, deprecation),
         **({"image": dict(image)} if image else {}),
+        **({"origin": origin} if origin else {}),
         "trusted": trusted,
         "runnable": _why_unrunnable(pipeline) == "",
         "descriptor": dict(pipeline.document),
@@ -139,7 +145,13 @@ def _list_pipelines(
 
 
 def show_pipeline(
-    output: Output, pipeline: Pipeline, deprecation: Deprecation | None, image: str, *, trusted: bool
+    output: Output,
+    pipeline: Pipeline,
+    deprecation: Deprecation | None,
+    image: str,
+    *,
+    trusted: bool,
+    origin: str = "",
 ) -> None:
     """Show everything needed to write an invocation; `image` is a line about its image."""
     output.pairs(
@@ -147,6 +159,7 @@ def show_pipeline(
             "name": pipeline.reference,
             "title": pipeline.title,
             "digest": f"sha256 {pipeline.digest}",
+            **({"origin": printable(origin)} if origin else {}),
             "description": _one_line(pipeline.description),
             "command": pipeline.command_template,
             "container": _describe_container(pipeline),
@@ -314,7 +327,9 @@ def _add_from(common: Common, source: str, name: str | None) -> None:
                 "usage", "--name needs a single descriptor; the source has several", subject=source
             )
         try:
-            pipeline = catalogue.add(candidate.raw, name, subject=candidate.subject)
+            pipeline = catalogue.add(
+                candidate.raw, name or candidate.name, subject=candidate.subject, origin=candidate.origin
+            )
         except HibaliError as problem:
             failures.append(problem)
             continue
@@ -325,11 +340,16 @@ def _add_from(common: Common, source: str, name: str | None) -> None:
                 f"{pipeline.reference}: its title is '{printable(pipeline.title)}', but that of other versions of {pipeline.name} is "
                 f"'{printable(others[0])}'. If it is another pipeline, remove it and add it with --name."
             )
+        for change in candidate.changes:
+            common.output.warn(f"{pipeline.reference}: {change}")
+        origin = catalogue.origin(pipeline)
         if common.json:
-            common.output.record("pipeline", pipeline_record(pipeline))
+            common.output.record(
+                "pipeline", {**pipeline_record(pipeline), **({"origin": origin} if origin else {})}
+            )
         else:
             common.output.line(pipeline.reference)
-            common.output.info(f"sha256 {pipeline.digest}")
+            common.output.info(f"sha256 {pipeline.digest}{f', from {printable(origin)}' if origin else ''}")
     _report_failures(common, source, added, failures)
 
 
@@ -406,18 +426,17 @@ def show_details(common: Common, pipeline: str) -> int | None:
     catalogue = Catalogue()
     found = catalogue.find(pipeline)
     trusted, deprecation = catalogue.is_trusted(found.digest), catalogue.deprecation(found)
-    sites = runs_by_site(runs_of(found.digest))
+    sites, origin = runs_by_site(runs_of(found.digest)), catalogue.origin(found)
     image = catalogue.image(found)
     here = image is not None and catalogue.images.local_file(found, image) is not None
     if common.json:
         fields = image_fields(image, here=here) if image else None
         runs = [each.to_record() for each in sites]
-        common.output.record(
-            "pipeline", {**full_record(found, deprecation, fields, trusted=trusted), "runs": runs}
-        )
+        record = full_record(found, deprecation, fields, trusted=trusted, origin=origin)
+        common.output.record("pipeline", {**record, "runs": runs})
     else:
         words = describe_image(image, here=here) if image else ""
-        show_pipeline(common.output, found, deprecation, words, trusted=trusted)
+        show_pipeline(common.output, found, deprecation, words, trusted=trusted, origin=origin)
         show_sites(common.output, sites)
     return None
 

@@ -48,6 +48,7 @@ LEFT_OUT: dict[str, dict[str, str]] = {
         "hibali pipelines add git+https:": "as the line before",
         "hibali pipelines add zenodo": "as the line before",
         "hibali pipelines add cbrain:": "as the line before",
+        "hibali pipelines add niwrap:": "as the line before",
         "hibali pipelines add bosh:": "bosh has no cached descriptors on this machine: tests/unit/registry",
         "hibali pipelines example fsl_bet --ask": "it asks questions: test_example_ask.py",
         "hibali pipelines create 'python3 segment.py' --ask": "it asks questions: test_pipeline_formats.py",
@@ -129,6 +130,7 @@ ELSEWHERE: dict[str, str] = {
     "hpss": "tests/plugins/globus",
     "xrootd": "tests/plugins/fsspec_sites/test_xrootd.py",
     "openneuro": "test_drafts.py",
+    "nipoppy": "nipoppy: tests/plugins/nipoppy",
 }
 PAGES = sorted(path.stem for path in pages() if lines_to_type(path) and path.stem not in ELSEWHERE)
 OF_THEIR_OWN = frozenset({"README", "bucket-to-cluster"})  # their text says where to run them

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 
 from hibali.errors import HibaliError, NotFoundError, RefusedError, UsageError
 from hibali.http.fetch import fetch
+from registry.descriptor import read_descriptor
 from registry.sources import Access, find_candidates, source_name
 from tests.properties.descriptors import make_document, make_input
 from tests.services.serving import serve_in_thread
@@ -66,10 +68,13 @@ def serving(answer: Callable[[str], tuple[int, dict[str, str], bytes]]) -> Itera
         ("https://example.org/tools.git#sub", "git"),
         ("git+ssh://example.org/tools", "git"),
         ("zenodo.3267250", "zenodo"),
+        ("zenodo:3267250", "zenodo"),
         ("10.5281/zenodo.3267250", "zenodo"),
         ("https://doi.org/10.5281/zenodo.3267250", "zenodo"),
         ("https://zenodo.org/records/3267250", "zenodo"),
         ("bosh:", "bosh"),
+        ("niwrap:fsl/bet", "niwrap"),
+        ("niwrap@main:fsl", "niwrap"),
     ],
 )
 def test_the_kind_of_a_source(place: str, expected: str) -> None:
@@ -169,7 +174,7 @@ def record(origin: str, checksum: str) -> dict[str, Any]:
     return {"id": 7, "doi": "10.5281/zenodo.7", "metadata": {"title": "A tool"}, "files": files}
 
 
-@pytest.mark.parametrize("place", ["zenodo.7", "10.5281/zenodo.7"])
+@pytest.mark.parametrize("place", ["zenodo.7", "zenodo:7", "10.5281/zenodo.7"])
 def test_descriptors_are_read_from_zenodo(place: str, access: Access) -> None:
     checksum = f"md5:{hashlib.md5(RAW, usedforsecurity=False).hexdigest()}"
 
@@ -239,6 +244,7 @@ def repository(tmp_path: Path) -> Path:
         ("@v1", ["sub/two.json", "tool.json"]),
         ("@v1#sub", ["sub/two.json"]),
         ("#sub/", ["sub/two.json"]),
+        ("#sub/two.json", ["sub/two.json"]),
     ],
 )
 def test_a_repository_gives_its_descriptors(
@@ -246,6 +252,7 @@ def test_a_repository_gives_its_descriptors(
 ) -> None:
     found = list(find_candidates(f"git+file://{repository}{more}", access))
     assert [each.subject.partition(": ")[2] for each in found] == names
+    assert [each.origin.partition("#")[2] for each in found] == names
     assert all(each.raw.startswith(RAW[:10]) for each in found)
     assert list(access.scratch.iterdir()) == []
 
@@ -268,3 +275,89 @@ def test_a_hostile_repository_runs_nothing(place: str, access: Access) -> None:
 def test_a_missing_git_ref_is_reported(repository: Path, access: Access) -> None:
     with pytest.raises(NotFoundError, match="no such branch or tag"):
         list(find_candidates(f"git+file://{repository}@v9", access))
+
+
+def niwrap(folder: Path) -> Path:
+    """Make a repository with the layout of niwrap: two versions of a suite, and a suite without an image."""
+    image = {"container": "lab/suite:6", "apps": ["bet"]}
+    flag = make_input("f", "Flag", command_line_flag="-f")
+    own = make_document("bet [A] [F]", make_input("a", mutable=True), flag, schema_version="0.5+styx")
+    del own["tool-version"]
+    own["output-files"] = [{"id": "a", "path-template": "[A].txt"}]
+    files: dict[str, Any] = {
+        "suite/package.json": {"name": "suite"},
+        "suite/6.0/version.json": image,
+        "suite/6.0/bet/boutiques.json": own,
+        "suite/6.0/bet/app.json": {"name": "bet"},
+        "suite/6.1/bet/boutiques.json": {**own, "output-files": []},
+        "suite/6.0/nested/boutiques.json": {
+            **own,
+            "inputs": [make_input("a", type={"id": "b", "command-line": "b", "inputs": []})],
+        },
+        "suited/1/other/boutiques.json": own,
+    }
+    for name, content in files.items():
+        path = folder / "src" / "niwrap" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(content))
+    git(folder, "init", "-q", "-b", "main")
+    git(folder, "add", "-A")
+    git(folder, "commit", "-q", "-m", "one")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("place", "names"),
+    [
+        ("niwrap:suite/bet", ["suite/6.0/bet", "suite/6.1/bet"]),
+        ("niwrap:suite/6.1", ["suite/6.1/bet"]),
+        ("niwrap:suite/6.0/bet", ["suite/6.0/bet"]),
+        ("niwrap@main:suite", ["suite/6.0/bet", "suite/6.0/nested", "suite/6.1/bet"]),
+    ],
+)
+def test_tools_of_niwrap_are_found_in_a_clone(
+    tmp_path: Path, access: Access, place: str, names: list[str]
+) -> None:
+    access = replace(access, niwrap=f"file://{niwrap(tmp_path / 'niwrap')}")
+    found = list(find_candidates(place, access))
+    assert [each.subject for each in found] == [f"niwrap:src/niwrap/{name}/boutiques.json" for name in names]
+
+
+def test_a_tool_of_niwrap_becomes_a_descriptor_of_boutiques(tmp_path: Path, access: Access) -> None:
+    folder = niwrap(tmp_path / "niwrap")
+    head = subprocess.run(
+        ["git", "-C", folder, "rev-parse", "HEAD"], capture_output=True, text=True, check=True
+    )
+    commit = head.stdout.strip()
+    access = replace(access, niwrap=f"file://{folder}")
+    [found] = find_candidates(f"niwrap@{commit}:suite/6.0/bet", access)
+    assert found.name == "suite.bet"
+    assert found.origin == f"git+file://{folder}@{commit}#src/niwrap/suite/6.0/bet/boutiques.json"
+    assert [each.path for each in found.changes] == ["inputs[0].mutable", "output-files[0].id"]
+    pipeline = read_descriptor(found.raw, found.subject, found.name)
+    assert pipeline.reference == "suite.bet@6.0"
+    assert pipeline.container is not None
+    assert (pipeline.container.kind, pipeline.container.image) == ("docker", "lab/suite:6")
+    assert [(each.id, each.optional) for each in pipeline.inputs] == [("a", False), ("f", True)]
+    assert [each.id for each in pipeline.outputs] == ["a_output"]
+    [nested] = find_candidates("niwrap:suite/nested", access)
+    with pytest.raises(UsageError, match="command of its own"):
+        read_descriptor(nested.raw, nested.subject, nested.name)
+
+
+@pytest.mark.parametrize(
+    ("place", "code"),
+    [
+        ("niwrap:suite/none", "no-descriptor"),
+        ("niwrap:../../etc", "bad-niwrap-tool"),
+        ("niwrap:suite/6.0/bet/boutiques.json", "bad-niwrap-tool"),
+        ("niwrap@--upload-pack=x:suite", "bad-niwrap-tool"),
+        ("niwrap@v9:suite", "no-such-ref"),
+    ],
+)
+def test_a_missing_tool_of_niwrap_is_reported(tmp_path: Path, access: Access, place: str, code: str) -> None:
+    access = replace(access, niwrap=f"file://{niwrap(tmp_path / 'niwrap')}")
+    with pytest.raises(HibaliError) as refused:
+        list(find_candidates(place, access))
+    assert refused.value.code == code
+    assert list(access.scratch.iterdir()) == []

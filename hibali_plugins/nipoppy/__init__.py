@@ -1,0 +1,1 @@
+"""Run the jobs of nipoppy at a site: `hibali nipoppy`."""
