@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shutil
 import struct
 import tempfile
 import time
@@ -25,6 +26,8 @@ from hibali_plugins.openneuro.service import DraftService
 from transfers.model.facts import unsafe_component
 from transfers.model.units import PACK_BYTES
 
+_PREFIX = "openneuro-"
+_LEFT_SECONDS = 7 * 86400.0
 _SECONDS = 3600.0  # of a fetch or a push, which also end when nothing arrives
 _CONFIG = """[core]
 \trepositoryformatversion = 0
@@ -69,7 +72,10 @@ class Draft:
     def __init__(self, service: DraftService) -> None:
         """Fetch the draft. Raises connection errors."""
         self._service = service
-        self._folder = tempfile.TemporaryDirectory(prefix="openneuro-", dir=state_folder())
+        for left in state_folder().glob(f"{_PREFIX}*"):  # by killed commands
+            if time.time() - left.stat().st_mtime > _LEFT_SECONDS:
+                shutil.rmtree(left, ignore_errors=True)
+        self._folder = tempfile.TemporaryDirectory(prefix=_PREFIX, dir=state_folder())
         self._pending: list[bytes] = []
         self._changes: dict[bytes, tuple[str, str] | None] = {}
         self.branch, self.head = "", ""

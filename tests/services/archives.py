@@ -84,7 +84,7 @@ class ContentServer(RestDouble):
         return r".*"
 
     def routes(self) -> list[tuple[str, str, Route]]:
-        return [("GET", r"/blobs/(\d+)", self._get)]
+        return [(method, r"/blobs/(\d+)", self._get) for method in ("GET", "HEAD")]
 
     def address(self, number: int) -> str:
         """Return a presigned address."""
@@ -95,6 +95,8 @@ class ContentServer(RestDouble):
         if request.query.get("signature") != "a+b" or "Authorization" in request.headers:
             raise RefusalError(403, "the signature is not valid, or there is a login")
         content = self.contents[found[1]]
+        if request.method == "HEAD":
+            return Reply(content=content)
         wanted = re.fullmatch(r"bytes=(\d+)-(\d+)", request.headers.get("Range") or "")
         if wanted is None or not self.ranges:
             self.sent.add(found[1], len(content))
@@ -432,6 +434,11 @@ class OpenNeuroArchive(Archive):
         return [
             ("POST", r"/crn/graphql", self._graphql),
             ("GET", r"/crn/datasets/ds000011/objects/(.+)", self._object),
+            (
+                "HEAD",
+                r"/crn/datasets/ds000011/objects/(.+)",
+                self._object,
+            ),  # Express answers by the route of GET
         ]
 
     def _graphql(self, request: Request, _: re.Match[str]) -> Reply:

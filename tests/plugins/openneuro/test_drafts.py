@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shlex
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +15,9 @@ from typing import Any
 import pytest
 
 from tests.services.openneuro import KEY, OpenNeuro, key_table
+from tests.services.session import REPOSITORY
 from tests.support.documentation_home import lines_to_type, page
+from tests.support.waiting import wait_for
 
 MIB = 1 << 20
 FILES = {
@@ -264,6 +268,43 @@ def test_a_draft_is_read_and_its_damage_is_found(
     hibali("verify", folder, "mine:", exit=6)
     hibali("push", folder, "mine:", "--checksum", exit=0)
     assert tree_of(double) == FILES
+
+
+@pytest.mark.heavy
+def test_a_killed_push_continues(hibali: Any, double: OpenNeuro, tmp_path: Path) -> None:
+    files = {f"scan-{number}.nii": os.urandom(5 * MIB) for number in range(6)}
+    folder = plant(tmp_path / "data", files)
+    add(hibali, double)
+    double.cut = lambda key, size: len(double.posts) >= 3 and bool(time.sleep(0.5))  # noqa: ARG005
+    process = hibali.start("push", folder, "mine:", "--json")
+    wait_for(lambda: len(double.posts) >= 3)
+    process.kill()
+    process.wait()
+    assert tree_of(double) == {}
+    double.cut = lambda key, size: False  # noqa: ARG005
+    hibali("push", folder, "mine:", exit=0)
+    assert tree_of(double) == files
+    whole = [key for key, status in double.posts if status == 200]
+    assert len(whole) == len(set(whole)) == 6
+
+
+@pytest.mark.heavy
+def test_git_annex_itself_finds_all_contents_whole(hibali: Any, double: OpenNeuro, folder: Path) -> None:
+    add(hibali, double)
+    hibali("push", folder, "mine:", exit=0)
+    environment = {**os.environ, "PATH": f"{REPOSITORY}/.venv/bin:{os.environ['PATH']}", "HOME": str(folder)}
+    printed = []
+    for words in (["init", "--quiet"], ["fsck", "--json"], ["find", "--in=here", "--json"]):
+        ended = subprocess.run(
+            ["git", "-c", "user.name=a", "-c", "user.email=a@example.org", "annex", *words],
+            cwd=double.repository,
+            env=environment,
+            capture_output=True,
+            check=True,
+        )
+        printed.append([json.loads(line) for line in ended.stdout.splitlines()])
+    assert [each["success"] for each in printed[1]] == [True] * 3
+    assert {each["key"] for each in printed[2]} == {key for key, _ in double.posts}
 
 
 @pytest.mark.heavy
