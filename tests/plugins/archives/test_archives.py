@@ -32,7 +32,12 @@ FILES = [
 WITH_SHA256 = ("dandi", "osf")
 
 
-@pytest.fixture(params=ARCHIVES)
+QUICK = ("zenodo", "dataverse", "openneuro")  # the most different ones
+
+
+@pytest.fixture(
+    params=[each if each in QUICK else pytest.param(each, marks=pytest.mark.heavy) for each in ARCHIVES]
+)
 def archive(request: pytest.FixtureRequest) -> Iterator[Archive]:
     double = ARCHIVES[request.param](list(FILES))
     yield double
@@ -59,6 +64,7 @@ def pulled(folder: Path) -> dict[bytes, bytes]:
     return {path: content for path, content in read_tree(folder).items() if isinstance(content, bytes)}
 
 
+@pytest.mark.parametrize("archive", ARCHIVES, indirect=True)
 def test_a_dataset_is_listed_pulled_verified_and_kept(hibali: Any, archive: Archive, tmp_path: Path) -> None:
     add(hibali, archive)
     listed = hibali("ls", "-R", "there:", "--json", exit=0).lines
