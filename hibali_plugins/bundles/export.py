@@ -89,7 +89,7 @@ def _step(each: Exported) -> Step:
         ],
         run.spec.after,
         each.options,
-        has_tasks=run.sweep is not None,
+        tuple(run.tasks) if run.sweep is not None else (),
     )
 
 

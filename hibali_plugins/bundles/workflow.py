@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -24,7 +24,7 @@ _PROFILES = (
     ("https://w3id.org/ro/wfrun/provenance/0.5", "Provenance Run Crate", "0.5"),
     ("https://w3id.org/workflowhub/workflow-ro-crate/1.0", "Workflow RO-Crate", "1.0"),
 )
-_SOURCE = re.compile(r"run:(?P<run>[^/.]+)(?:\.[0-9]+)?/(?P<output>[^/]+)")
+_SOURCE = re.compile(r"run:(?P<run>[^/.]+)(?:\.(?P<task>[0-9]+))?/(?P<output>[^/]+)")
 _HEAD = """\
 #!/bin/sh
 # Make these runs again with hibali: sh {name}
@@ -41,7 +41,7 @@ class Step:
     """A run of the workflow.
 
     `sources` are pairs of an input's id and the output that it uses, `run:ID/OUTPUT`; `after` the runs that had to end before. `options`
-    are those of the job as they were typed. `has_tasks` for a sweep.
+    are those of the job as they were typed. `tasks` are the numbers of a sweep's tasks, which begin at 1 only in a whole one.
     """
 
     run: str
@@ -50,7 +50,7 @@ class Step:
     sources: Sequence[tuple[str, str]] = ()
     after: Sequence[str] = ()
     options: Sequence[str] = ()
-    has_tasks: bool = False
+    tasks: Sequence[int] = ()
 
     @property
     def needed(self) -> set[str]:
@@ -62,7 +62,7 @@ class Step:
 def is_workflow(steps: Sequence[Step]) -> bool:
     """Return whether one of the runs uses another one, or is a sweep."""
     runs = {each.run for each in steps}
-    return any(each.has_tasks or each.needed & runs for each in steps)
+    return any(each.tasks or each.needed & runs for each in steps)
 
 
 def in_order(steps: Iterable[Step]) -> list[Step]:
@@ -83,28 +83,39 @@ def script_of(steps: Sequence[Step]) -> bytes:
     lines = [_HEAD.format(name=WORKFLOW)]
     names = {step.run: f"run_{number}" for number, step in enumerate(steps, 1)}
     for step in steps:
-        folder = shlex.quote(step.run)
-        values = f'"$made"/{folder}.json'
-        others = [run for run in names if run in step.needed]
-        changes = " ".join(f'-e "s|run:{run}|run:${names[run]}|g"' for run in others) or "-e ''"
+        crate, made = (f'"${folder}"/{shlex.quote(step.run)}' for folder in ("crate", "made"))
+        others = [each for each in steps if each.run in step.needed]
+        changes = " ".join(_changes(step, others, names)) or "-e ''"
         words = [
-            "hibali run",
+            "hibali run --new",
             shlex.quote(step.pipeline),
-            values,
-            *([f'--each "$crate"/{folder}/{TASKS}'] if step.has_tasks else []),
+            f"{made}.json",
+            *([f"--each {made}.jsonl"] if step.tasks else []),
             '--site "${SITE:-$site}"',
-            *(f'--after "${names[run]}"' for run in others if run in step.after),
+            *(f'--after "${names[each.run]}"' for each in others if each.run in step.after),
             *(shlex.quote(each) for each in step.options),
         ]
         lines += [
-            f'hibali pipelines add -q "$crate"/{folder}/{DESCRIPTOR}\n',
+            f"hibali pipelines add -q {crate}/{DESCRIPTOR}\n",
             f"site={shlex.quote(step.site)}\n",
-            f'sed {changes} "$crate"/{folder}/{INVOCATION} >{values}\n',
+            f"sed {changes} {crate}/{INVOCATION} >{made}.json\n",
+            *([f"sed {changes} {crate}/{TASKS} >{made}.jsonl\n"] if step.tasks else []),
             f"{names[step.run]}=$({' '.join(words)})\n",
         ]
     waiting = " ".join(f'"${name}"' for name in names.values())
     lines.append(f"hibali runs wait {waiting}\n")
     return "".join(lines).encode("utf-8", "surrogateescape")
+
+
+def _changes(step: Step, others: Sequence[Step], names: Mapping[str, str]) -> Iterator[str]:
+    """Yield the expressions of sed that name the new runs, and their tasks, which are numbered from 1 on."""
+    found = [source for _, text in step.sources if (source := _SOURCE.match(text))]
+    for other in others:
+        used = {int(each["task"]) for each in found if each["run"] == other.run and each["task"]}
+        for position, number in enumerate(other.tasks, 1):
+            if number in used and number != position:
+                yield f'-e "s|run:{other.run}[.]{number}/|run:${{{names[other.run]}}}.{position}/|g"'
+        yield f'-e "s|run:{other.run}|run:${names[other.run]}|g"'
 
 
 def table_of(rows: Iterable[Mapping[str, Any]]) -> bytes:

@@ -27,7 +27,7 @@ def test_steps_follow_what_they_use() -> None:
     assert [each.run for each in in_order([last, middle, first])] == [B, C, A]
     assert is_workflow([last, middle])
     assert not is_workflow([last, first])
-    assert is_workflow([Step(B, "convert@1", "here", has_tasks=True)])
+    assert is_workflow([Step(B, "convert@1", "here", tasks=[1, 2])])
     # a ledger that was edited ends, too
     assert len(in_order([Step(A, "x", "here", after=[B]), Step(B, "x", "here", after=[A])])) == 2
 
@@ -50,8 +50,8 @@ def test_the_script_has_hostile_words_as_single_words(pipeline: str, site: str, 
     )
     words = finished.stderr.decode().split("\0")
     begin = words.index("run")
-    assert words[begin + 1] == pipeline
-    assert words[begin + 3 : begin + 5 + len(options)] == ["--site", site, *options]
+    assert words[begin + 2] == pipeline
+    assert words[begin + 4 : begin + 6 + len(options)] == ["--site", site, *options]
 
 
 def test_the_table_has_a_line_for_each_task() -> None:
@@ -61,19 +61,38 @@ def test_the_table_has_a_line_for_each_task() -> None:
     ]
 
 
+def test_a_task_of_a_part_of_a_sweep_is_named_by_its_new_number() -> None:
+    sources = [("in", f"run:{A}.{number}/out") for number in (2, 7)]
+    script = script_of([Step(A, "x@1", "here", tasks=[2, 5, 7]), Step(B, "y@1", "here", sources, tasks=[1])])
+    line = next(
+        each
+        for each in script.decode().splitlines()
+        if each.startswith("sed") and "jsonl" in each and B in each
+    )
+    rewriting = line.partition(' "$crate"')[0]
+    given = f"run:{A}.2/out run:{A}.7/out run:{A}/out"
+    done = subprocess.run(
+        ["sh", "-c", f"run_1=NEW; {rewriting}"], input=given, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "run:NEW.1/out run:NEW.3/out run:NEW/out"
+
+
 @pytest.mark.heavy
 @pytest.mark.timeout(600)
 def test_a_chain_with_a_sweep_is_a_workflow_that_runs_again(hibali: Any) -> None:
     bench = Bench(hibali)
     bench.add_local_site()
     (bench.folder / "input.txt").write_text("hello\n")
+    (bench.folder / "other.txt").write_text("other\n")
     chain = Chain(bench)
     here = ("--site", "here", "--wait")
     other = chain.add({**doing("cat [IN] >[OUT]; echo [SAY] >>[OUT]"), "name": "Say"})
     first = chain.step("first", "input.txt", *here).last
-    sweep = chain.step("second", output(first), "--param", "say=a,b", *here, of=other).last
-    last = chain.step("third", f"run:{sweep['id']}.2/out_file", "--after", first["id"], *here).last
-    ids = [last["id"], sweep["id"], first["id"]]
+    same = chain.step("first", "input.txt", *here, "--new").last
+    inputs = f"in=other.txt,{output(first)}"
+    sweep = chain.step("second", "input.txt", "--param", inputs, *here, of=other, say="b").last
+    last = chain.step("third", f"run:{sweep['id']}.2/out_file", "--after", same["id"], *here).last
+    ids = [last["id"], sweep["id"], same["id"], first["id"]]
     hibali("runs", "export", *ids, "-o", "crate", exit=0)
     crate = bench.folder / "crate"
     for profile in PROFILES:
@@ -82,8 +101,8 @@ def test_a_chain_with_a_sweep_is_a_workflow_that_runs_again(hibali: Any) -> None
         each["@id"]: each for each in json.loads((crate / "ro-crate-metadata.json").read_text())["@graph"]
     }
     assert entities["./"]["mainEntity"] == {"@id": "workflow.sh"}
-    assert [entities[each["@id"]]["position"] for each in entities["workflow.sh"]["step"]] == ["1", "2", "3"]
-    assert len(entities["#organization"]["object"]) == 4  # the sweep has two tasks
+    assert [entities[each["@id"]]["position"] for each in entities["workflow.sh"]["step"]] == list("1234")
+    assert len(entities["#organization"]["object"]) == 5  # the sweep has two tasks
     joined = [each for each in entities.values() if each["@type"] == "ParameterConnection"]
     ends = {
         tuple(entities[each[f"{end}Parameter"]["@id"]]["name"] for end in ("source", "target"))
@@ -91,18 +110,17 @@ def test_a_chain_with_a_sweep_is_a_workflow_that_runs_again(hibali: Any) -> None
     }
     assert (len(joined), ends) == (2, {("out_file", "in")})
     collected = [_outputs(bench, name) for name in ids]
+    (bench.folder / "input.txt").write_text("changed\n")
     subprocess.run(["sh", "crate/workflow.sh"], cwd=bench.folder, env=_with_hibali_on_path(bench), check=True)
     again = [each for each in bench.run_ids() if each not in ids]
-    assert len(again) == 3
-    assert sorted(_outputs(bench, name) for name in again) == sorted(collected)
+    assert len(again) == 4
+    changed = [[text.replace("hello", "changed") for text in each] for each in collected]
+    assert sorted(_outputs(bench, name) for name in again) == sorted(changed)
 
 
-def _outputs(bench: Bench, run_id: str) -> list[tuple[str, str]]:
+def _outputs(bench: Bench, run_id: str) -> list[str]:
     bench.hibali("runs", "collect", run_id, run_id, exit=0)
-    folder = bench.folder / run_id
-    return sorted(
-        (str(path.relative_to(folder)), path.read_text()) for path in folder.rglob("*") if path.is_file()
-    )
+    return sorted(path.read_text() for path in (bench.folder / run_id).rglob("*") if path.is_file())
 
 
 def _with_hibali_on_path(bench: Bench) -> dict[str, str]:
