@@ -76,23 +76,27 @@ def start(
 
 
 # of servers that refuse to run as root: the account must have access to the files of root's tests
-_CAPABILITIES = "+dac_override,+dac_read_search,+fowner,+chown"
+_CAPABILITIES = "+dac_override,+dac_read_search,+chown"
 _NOBODY = 65534
 
 
-def without_root(words: Sequence[str | Path], *owned: Path) -> list[str | Path]:
-    """Return the words that start a server as another account if this is root; the paths are given to that account."""
+def without_root(words: Sequence[str | Path], *owned: Path, owner_of_all: bool = False) -> list[str | Path]:
+    """Return the words that start a server as another account if this is root; the paths are given to that account.
+
+    With `owner_of_all` it may change the modes of all files: XRootD would close the folders above its own to everybody else.
+    """
     if os.geteuid() != 0:
         return [*words]
     for path in owned:
         os.chown(path, _NOBODY, _NOBODY)
+    capabilities = _CAPABILITIES + (",+fowner" if owner_of_all else "")
     return [
         program("setpriv", "util-linux"),
         f"--reuid={_NOBODY}",
         f"--regid={_NOBODY}",
         "--clear-groups",
-        f"--inh-caps={_CAPABILITIES}",
-        f"--ambient-caps={_CAPABILITIES}",
+        f"--inh-caps={capabilities}",
+        f"--ambient-caps={capabilities}",
         *words,
     ]
 

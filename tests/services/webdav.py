@@ -62,7 +62,7 @@ def start_apache(session: Path, folder: Path) -> DavServer:
     users.write_text(f"{login[0]}:{{SHA}}{_sha1(login[1])}\n")
     config = folder / "apache.conf"
     config.write_text(_apache(folder, data, run, port))
-    words = without_root([apache, "-f", str(config), "-DFOREGROUND"], folder, data, run)
+    words = without_root([apache, "-f", str(config), "-DFOREGROUND"], folder, data, run, owner_of_all=True)
     log = folder / "apache.log"
     pid = start(session, words, log)
     server = DavServer(f"http://127.0.0.1:{port}", str(data), login)
