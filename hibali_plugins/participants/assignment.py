@@ -17,7 +17,7 @@ from hibali.errors import NotFoundError, UsageError
 from hibali.events import Listener, Noted
 from hibali.locations import Location
 from hibali.text import printable
-from hibali_plugins.participants.parts import is_part
+from hibali_plugins.participants.parts import EMPTY_ROOM, is_part
 from registry.parameters import MOST_TASKS, Row
 from registry.pipeline import Input, Pipeline
 from runs.inputs import PART
@@ -74,6 +74,9 @@ def find_participants(dataset: Location, on_event: Listener, *, sessions: bool) 
         UsageError: There are more than a sweep takes.
     """
     labels = _labels(dataset, "sub", on_event)
+    if EMPTY_ROOM in labels:
+        labels.remove(EMPTY_ROOM)
+        on_event(Noted(f"{dataset.text}: sub-{EMPTY_ROOM} is left out: an empty room is no participant"))
     found = [Participant(label) for label in labels]
     if sessions:
         found = [

@@ -42,7 +42,9 @@ _ALWAYS = frozenset(
     {"coordsystem", "description", "participants", "samples"}
 )  # suffixes of files that describe no single data file
 _SAME_SUFFIX = frozenset({"json", "bval", "bvec"})
+EMPTY_ROOM = "emptyroom"  # the label of recordings without a person, which MEG data of all need
 _STIMULI = b"stimuli"
+_EMPTY_ROOM = f"sub-{EMPTY_ROOM}".encode("ascii")
 _ANNEX = b".git/annex/objects/"
 _TABLES = (b".tsv", b".csv", b".tsv.gz", b".csv.gz", b".xls", b".xlsx", b".ods", b".parquet")
 _OF_DATA = frozenset(  # suffixes of tables that describe data files, and not participants
@@ -251,7 +253,9 @@ class Dataset:
             for each in self.files - written.keys() - self.tables_of_others
             if not each.startswith(b"sub-") or _subject_of(each) == _top_name(path)
         ]
-        shared = applying(upper, data) | (self.folders & {_STIMULI})
+        shared = applying(upper, data) | (
+            self.folders & ({_STIMULI, _EMPTY_ROOM} if b"meg" in data else {_STIMULI})
+        )
         rules = Rules(files_from=frozenset(names | shared), exclude=self.patterns)
         dangling = self._dangling(entries) if requires else frozenset()
         below = [as_text(each[len(path) + 1 :]) for each in inside if each not in dangling]

@@ -83,6 +83,7 @@ def test_only_those_who_are_missing_run_again(hibali: Any) -> None:
     study = Study(hibali, 4)
     study.bench.add_local_site()
     assert study.states() == dict.fromkeys(study.labels, "MISSING")
+    (study.folder / "bids/dataset_description.json").write_text('{"Name": "x",}')  # no part of it is taken
     (study.notes / "fail-002").touch()
     hibali(*study.line("--collect", "one"), exit=7)
     assert study.states() == {**dict.fromkeys(study.labels, "SUCCEEDED"), "002": "FAILED"}

@@ -15,9 +15,9 @@ import pytest
 from hibali.config.model import Site, local_site
 from hibali.config.settings import Settings
 from hibali.errors import HibaliError, IncompleteError, NotFoundError, UsageError
-from hibali.events import Listener, Moved, Noted
+from hibali.events import Listener, Moved, Noted, ignore
 from hibali.locations import Location
-from hibali_plugins.participants.assignment import Participant
+from hibali_plugins.participants.assignment import Participant, find_participants
 from hibali_plugins.participants.completeness import (
     Datasets,
     check_patterns,
@@ -156,6 +156,17 @@ def test_tables_of_others_are_left_out(tmp_path: Path) -> None:
     assert "participants.tsv has no column participant_id" in text
     assert text.count(".bidsignore leaves out 1 file") == 2, "also of other datasets"
     assert "in place" not in text
+
+
+def test_recordings_of_an_empty_room_go_with_those_of_people(tmp_path: Path) -> None:
+    root = make_dataset(tmp_path / "bids")
+    for path in ("sub-emptyroom/ses-20260101/meg", "sub-02/ses-a/meg"):
+        (root / path).mkdir(parents=True)
+        (root / path / "x_meg.fif").touch()
+    assert "sub-emptyroom/ses-20260101/meg/x_meg.fif" in files_of(root, "sub-02/ses-a")
+    assert not any("emptyroom" in each for each in files_of(root, "sub-01"))
+    found = find_participants(location(root), ignore, sessions=False)
+    assert [each.label for each in found] == ["01", "02", "03"]
 
 
 def test_what_is_used_in_place_is_described_so(tmp_path: Path) -> None:
