@@ -117,15 +117,15 @@ def read_participant_tasks(
     for line in lacking_lines(lacking):
         common.output.info(f"Skipped: {line}")
     complete = [each for each in chosen if each not in lacking]
+    skipped = {digest: lacking[each] for digest, each in assigned.by_digest().items() if each in lacking}
+    if not complete:
+        return ParticipantTasks(None, skipped, before)
     kept = [
         {each: selected for each, selected in selection.items() if each not in lacking}
         for selection in selections
     ]
     for line in describe_parts(datasets, kept):
         common.output.info(line)
-    skipped = {digest: lacking[each] for digest, each in assigned.by_digest().items() if each in lacking}
-    if not complete:
-        return ParticipantTasks(None, skipped, before)
     rows = [assigned.rows[each] for each in complete]
     subject = str(invocation_path or options.dataset)
     return ParticipantTasks(make_tasks(pipeline, assigned.common, rows, subject=subject), skipped)

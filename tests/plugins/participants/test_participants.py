@@ -228,6 +228,7 @@ def test_if_all_others_lack_files_nothing_is_missing(hibali: Any) -> None:
     hibali(*line, exit=0)
     shown = hibali(*line, exit=0)
     assert b"None but 1 without required files is missing" in shown.err
+    assert b"no task gets" not in shown.err
     assert study.times_run() == {"001": 1}
     (study.folder / "bids/sub-001/anat/T1w.txt").unlink()
     hibali(*study.line("--skip-incomplete"), exit=3)
