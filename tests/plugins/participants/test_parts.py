@@ -26,7 +26,7 @@ from hibali_plugins.participants.completeness import (
     find_lacking,
 )
 from hibali_plugins.participants.completeness import select_parts as select
-from hibali_plugins.participants.parts import NO_FILES, applying, open_dataset, select_parts
+from hibali_plugins.participants.parts import NO_FILES, Dataset, applying, open_dataset, select_parts
 from runs.inputs import identify_elsewhere, identify_local, locate_files
 from runs.model import Input
 from runs.stage import Cache, Synchroniser
@@ -124,6 +124,7 @@ def test_bidsignore_of_derivatives_has_no_effect(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("described", "ignored"),
     [
@@ -139,6 +140,7 @@ def test_derivatives_need_not_say_so(tmp_path: Path, described: dict[str, Any], 
     assert ("sub-01/anat/sub-01_from-T1w_to-MNI_mode-image_xfm.h5" in files_of(root, "sub-01")) != ignored
 
 
+@pytest.mark.heavy
 def test_tables_of_others_are_left_out(tmp_path: Path) -> None:
     root = make_dataset(tmp_path / "bids")
     for name in ("group_bold.tsv", "participants.csv", "Ages.XLSX", "events.tsv", "notes.txt"):
@@ -158,6 +160,7 @@ def test_tables_of_others_are_left_out(tmp_path: Path) -> None:
     assert "in place" not in text
 
 
+@pytest.mark.heavy
 def test_recordings_of_an_empty_room_go_with_those_of_people(tmp_path: Path) -> None:
     root = make_dataset(tmp_path / "bids")
     for path in ("sub-emptyroom/ses-20260101/meg", "sub-02/ses-a/meg"):
@@ -170,12 +173,13 @@ def test_recordings_of_an_empty_room_go_with_those_of_people(tmp_path: Path) -> 
 
 
 def test_what_is_used_in_place_is_described_so(tmp_path: Path) -> None:
-    root = replace(location(make_dataset(tmp_path / "bids")), typed_local=False)
-    datasets = Datasets(open_dataset(root), (), {}, is_part=True)
+    root = replace(location(tmp_path), typed_local=False)
+    datasets = Datasets(Dataset(root, frozenset(), frozenset()), (), {}, is_part=True)
     first = next(iter(describe_parts(datasets, [{}])))
     assert "uses it in place and sees all of it" in first
 
 
+@pytest.mark.heavy
 def test_an_empty_folder_is_no_participant_to_run(tmp_path: Path) -> None:
     root, more = make_dataset(tmp_path / "bids"), make_derivatives(tmp_path / "prepared", ["01", "02"])
     (root / "sub-04").mkdir()
@@ -190,6 +194,7 @@ def test_an_empty_folder_is_no_participant_to_run(tmp_path: Path) -> None:
         select_parts(location(root), ["sub-04"])
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("typed_local", [True, False])
 def test_a_symlink_without_a_file_is_no_required_file(tmp_path: Path, typed_local: bool) -> None:
     root = make_dataset(tmp_path / "bids")
@@ -212,6 +217,7 @@ def test_a_pattern_that_no_file_can_match_is_refused(pattern: str) -> None:
         check_patterns([pattern])
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("name", "text"), [("dataset_description.json", '{"Name": "x",}'), (".bidsignore", "extra\\\n")]
 )
