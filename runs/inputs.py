@@ -585,6 +585,7 @@ def locate_files(
     found: list[Located] = []
     missing: list[NotFoundError] = []
     parts: dict[str, tuple[Location, dict[int, str]]] = {}
+    in_place: dict[str, tuple[Location, set[str]]] = {}
     identifier = _Identifier()
     for each in files:
         reference = read_reference(each.text, settings.sites)
@@ -603,6 +604,8 @@ def locate_files(
         named = replace(each, name=as_text(place.name) or "input")
         if place.site == site and not place.typed_local:
             found.append(Located(named, place, None))
+            if part and identify:
+                in_place.setdefault(place.text, (place, set()))[1].add(part)
             continue
         try:
             if part and identify:
@@ -614,9 +617,20 @@ def locate_files(
         except NotFoundError as problem:
             missing.append(problem)
     missing += _identify_parts(parts.values(), found, identifier)
+    missing += _absent_parts(in_place.values())
     if missing:
         raise _all_of(missing)
     return _numbered(found)
+
+
+def _absent_parts(parts: Iterable[tuple[Location, set[str]]]) -> Iterable[NotFoundError]:
+    """Yield an error for each part without a folder: the whole folder is used in place, so nothing else would miss it."""
+    for folder, paths in parts:
+        with contextlib.closing(open_store(folder)) as store:
+            for path in sorted(paths):
+                if store.stat(path.encode("ascii")) is None:
+                    message = "the input does not exist at the site"
+                    yield NotFoundError("no-such-input", message, subject=f"{folder.text}{PART}{path}")
 
 
 def _identify_parts(

@@ -17,6 +17,7 @@ from hibali.errors import NotFoundError, UsageError
 from hibali.events import Listener, Noted
 from hibali.locations import Location
 from hibali.text import printable
+from hibali_plugins.participants.parts import EMPTY_ROOM, is_part
 from registry.parameters import MOST_TASKS, Row
 from registry.pipeline import Input, Pipeline
 from runs.inputs import PART
@@ -73,6 +74,9 @@ def find_participants(dataset: Location, on_event: Listener, *, sessions: bool) 
         UsageError: There are more than a sweep takes.
     """
     labels = _labels(dataset, "sub", on_event)
+    if EMPTY_ROOM in labels:
+        labels.remove(EMPTY_ROOM)
+        on_event(Noted(f"{dataset.text}: sub-{EMPTY_ROOM} is left out: an empty room is no participant"))
     found = [Participant(label) for label in labels]
     if sessions:
         found = [
@@ -113,8 +117,9 @@ def assign_values(
 ) -> Assigned:
     """Put the labels into the values, in place of `{participant}` and `{session}`.
 
-    If no value has the placeholder, the input of that purpose gets the label, such as `participant_label`; a dataset of which each
-    gets its part (`BIDS/./sub-{participant}`) may be the only one that has it.
+    If no value has the placeholder, the input of that purpose gets the label, such as `participant_label`; a dataset of this machine of
+    which each gets its part (`BIDS/./sub-{participant}`) may be the only one that has it. A dataset at a site may be used in place, where
+    only the label says whose task it is.
 
     Args:
         pipeline: Its inputs have the types.
@@ -124,20 +129,26 @@ def assign_values(
         sessions: Whether the participants are sessions.
 
     Raises:
-        UsageError: No input gets the label.
+        UsageError: No input gets the label, or one for labels has a value that is the same for all.
     """
+    kinds = {each.id: each.kind for each in pipeline.inputs}
     templates = {key: value for key, value in values.items() if _has_placeholder(value)}
     common = {key: value for key, value in values.items() if key not in templates}
     for placeholder in (PARTICIPANT, SESSION) if sessions else (PARTICIPANT,):
-        having = [text for value in templates.values() for text in _texts(value) if placeholder in text]
-        if all(PART in text for text in having):
-            chosen = _input_for(placeholder, pipeline, values, needed=not having)
+        having = [
+            (text, kinds.get(key) == "File" and _names_part(text))
+            for key, value in templates.items()
+            for text in _texts(value)
+            if placeholder in text
+        ]
+        if all(of_part for _, of_part in having):
+            staged = bool(having) and all(locate(text).startswith("/") for text, _ in having)
+            chosen = _input_for(placeholder, pipeline, values, needed=not staged)
             if chosen is not None:
                 templates[chosen.id] = [placeholder] if chosen.is_list else placeholder
     if not sessions and any(SESSION in text for value in templates.values() for text in _texts(value)):
         message = f"{SESSION} needs the sessions of a dataset"
         raise UsageError("no-placeholder", message, subject="--each-participant", hint="Use --each-session.")
-    kinds = {each.id: each.kind for each in pipeline.inputs}
     rows = {}
     for each in participants:
         row = {key: _filled(value, each) for key, value in templates.items()}
@@ -154,21 +165,32 @@ def assign_values(
 def _input_for(
     placeholder: str, pipeline: Pipeline, values: Mapping[str, Any], *, needed: bool
 ) -> Input | None:
-    found = [
-        each
-        for each in pipeline.inputs
-        if each.kind == "String" and _INPUTS[placeholder].fullmatch(each.id.lower()) and each.id not in values
-    ]
+    named = [each for each in pipeline.inputs if _INPUTS[placeholder].fullmatch(each.id.lower())]
+    fixed = [each.id for each in named if each.kind in {"String", "Number"} and each.id in values]
+    if fixed:
+        raise UsageError(
+            "no-placeholder",
+            f"{fixed[0]} has the same value for all, but is named as the label of each",
+            subject=pipeline.reference,
+            hint=f'Write "{placeholder}" into this value, or leave it out.',
+        )
+    found = [each for each in named if each.kind == "String"]
     if len(found) == 1:
         return found[0]
     if not needed and not found:
         return None
     raise UsageError(
         "no-placeholder",
-        f"no value of the invocation has {placeholder}, and {'several inputs' if found else 'no input'} could take the label",
+        f"no value of the invocation tells the tool {placeholder}, and {'several inputs' if found else 'no input'} could take the label",
         subject=pipeline.reference,
         hint=f'Write it into a value: "image": "bids/sub-{PARTICIPANT}/anat/sub-{PARTICIPANT}_T1w.nii.gz"',
     )
+
+
+def _names_part(text: str) -> bool:
+    """Return whether a path with placeholders will name the part of a dataset."""
+    _, mark, path = text.rpartition(PART)
+    return bool(mark) and is_part(_filled(path, Participant("0", "0")))
 
 
 def _texts(value: Any) -> list[str]:

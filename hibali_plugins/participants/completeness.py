@@ -9,17 +9,28 @@ from typing import Any
 
 from hibali.config.settings import Settings
 from hibali.errors import NotFoundError, UsageError
+from hibali.events import Listener
 from hibali.locations import Location, read_location
 from hibali.text import counted, printable
 from hibali_plugins.participants.assignment import PARTICIPANT, SESSION, Participant
-from hibali_plugins.participants.parts import Dataset, Selected, find_dataset, open_dataset
+from hibali_plugins.participants.parts import (
+    NO_FILES,
+    Dataset,
+    Selected,
+    find_dataset,
+    is_dangling,
+    open_dataset,
+)
 from registry.pipeline import Pipeline
 from runs.inputs import PART
 from runs.outputs import read_reference
+from transfers.model.patterns import is_pattern
 
 _MOST_NAMED = 100
 _SHOWN = 5
 _PEOPLE = b"participants.tsv"
+
+Selection = Mapping[Participant, Selected]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +51,7 @@ def find_datasets(
     values: Mapping[str, Any],
     dataset: Location,
     settings: Settings,
+    on_event: Listener,
     *,
     sessions: bool,
     whole: bool,
@@ -48,7 +60,6 @@ def find_datasets(
 
     Of another dataset than that of the sessions it is the whole participant: derivatives of all sessions are beside those of each.
     """
-    main = open_dataset(dataset)
     others: list[Dataset] = []
     found = False
     participant = f"sub-{PARTICIPANT}"
@@ -72,7 +83,7 @@ def find_datasets(
 
     files = set() if whole else {each.id for each in pipeline.inputs if each.kind == "File"}
     changed = {key: with_part(value) if key in files else value for key, value in values.items()}
-    return Datasets(main, tuple(others), changed, found)
+    return Datasets(open_dataset(dataset, on_event, parts=found), tuple(others), changed, found)
 
 
 def _is_same(place: Location, other: Location) -> bool:
@@ -92,7 +103,8 @@ def without_ignored(participants: Sequence[Participant], dataset: Dataset) -> tu
 def check_patterns(required: Iterable[str]) -> None:
     """Raise `UsageError` for a pattern that no file can match."""
     for each in required:
-        if not each.strip() or each.startswith(("/", "!", "#", "sub-")) or "\\" in each:
+        unfit = each.startswith(("/", "!", "#", "sub-")) or "\\" in each
+        if unfit or not is_pattern(each):
             raise UsageError(
                 "bad-pattern",
                 "a required file is a pattern below the folder of each participant or session",
@@ -103,27 +115,40 @@ def check_patterns(required: Iterable[str]) -> None:
 
 def select_parts(
     participants: Sequence[Participant], datasets: Datasets, required: Sequence[str]
-) -> dict[Participant, Selected]:
-    """Select what each participant has in the first dataset; {} if nobody wants to know, because it lists every file of them."""
-    if not required and not datasets.is_part:
-        return {}
-    found = datasets.main.select(map(str, participants), required)
-    return {each: found[str(each)] for each in participants if str(each) in found}
+) -> list[Selection]:
+    """Select what each participant has in each dataset; nothing of the first if nobody wants to know, because it lists every file of them."""
+    main: Selection = {}
+    if required or datasets.is_part:
+        found = datasets.main.select(map(str, participants), required)
+        main = {each: found[str(each)] for each in participants if str(each) in found}
+    selections = [main]
+    for other in datasets.others:
+        found = other.select({f"sub-{each.label}" for each in participants})
+        whole = ((each, found.get(f"sub-{each.label}")) for each in participants)
+        selections.append({each: selected for each, selected in whole if selected is not None})
+    return selections
 
 
 def find_lacking(
     participants: Sequence[Participant],
     datasets: Datasets,
-    selected: Mapping[Participant, Selected],
+    selections: Sequence[Selection],
 ) -> dict[Participant, tuple[str, ...]]:
     """Return what participants lack: patterns without a file, and folders in the other datasets."""
     lacking = {}
     for each in participants:
-        own = selected[each].lacks if each in selected else ()
-        folder = f"sub-{each.label}"
-        more = (f"{other.root.text}/{folder}" for other in datasets.others if folder not in other.subjects)
-        if lacks := (*own, *more):
-            lacking[each] = lacks
+        lacks: list[str] = []
+        for number, selection in enumerate(selections):
+            selected = selection.get(each)
+            lacks += selected.lacks if selected is not None else ()
+            dataset = datasets.others[number - 1] if number else datasets.main
+            folder = f"{dataset.root.text}/sub-{each.label}"
+            if selected is not None and not selected.count:
+                lacks.append(f"{NO_FILES} in {folder}" if number else NO_FILES)
+            elif selected is None and number:
+                lacks.append(folder)
+        if lacks:
+            lacking[each] = tuple(lacks)
     return lacking
 
 
@@ -136,11 +161,17 @@ def find_absent(
     for participant, values in rows.items():
         named = [each for key in files & values.keys() for each in _as_list(values[key])]
         absent = [
-            each for each in named if each.startswith("/") and PART not in each and not os.path.lexists(each)
+            each
+            for each in named
+            if each.startswith("/") and PART not in each and _is_absent(os.fsencode(each))
         ]
         if absent:
             found[participant] = tuple(sorted(absent))
     return found
+
+
+def _is_absent(path: bytes) -> bool:
+    return not os.path.lexists(path) or is_dangling(path)
 
 
 def _as_list(value: Any) -> list[str]:
@@ -164,38 +195,55 @@ def lacking_lines(lacking: Mapping[Participant, Sequence[str]]) -> Iterator[str]
     return (f"{each}: no {', '.join(map(printable, lacks))}" for each, lacks in lacking.items())
 
 
-def describe_parts(datasets: Datasets, selected: Mapping[Participant, Selected]) -> Iterator[str]:
-    """Yield sentences that say what the tasks do not get of the dataset, so that nothing is left out unnoticed."""
-    if not datasets.is_part:
-        return
-    main = datasets.main
-    name = printable(main.root.text)
-    yield (
-        f"{name}: where it is staged, each task gets its participant's part, with what applies to it of the levels above;"
-        f" for all of it add --whole-dataset."
-    )
-    if main.left_out:
-        yield f"{name}: no task gets {_listed(main.left_out)}"
-    used = {name for each in selected.values() for name in each.part.shared | each.part.written.keys()}
-    unused = sorted(printable(each) for each in main.files - used if not each.startswith((b"sub-", b".")))
-    if unused and selected:
-        yield f"{name}: no task gets {_listed(unused)}, which apply to no file of these participants"
+def describe_parts(datasets: Datasets, selections: Sequence[Selection]) -> Iterator[str]:
+    """Yield sentences that say what the tasks do not get of the datasets, so that nothing is left out unnoticed."""
+    for dataset, selection in zip((datasets.main, *datasets.others), selections, strict=False):
+        if dataset is datasets.main and not datasets.is_part:
+            continue
+        place = dataset.root
+        name = printable(place.text)
+        if not place.typed_local:
+            yield f"{name}: a task at {place.site.name} uses it in place and sees all of it. At another site:"
+        yield (
+            f"{name}: each task gets its participant's part, with what applies to it of the levels above;"
+            f" for all of it add --whole-dataset."
+        )
+        yield from (f"{name}: {each}" for each in _left_out(dataset, selection))
+        yield from (f"{name}: {each}" for each in _unlinked(dataset, datasets.others))
+
+
+def _left_out(dataset: Dataset, selection: Selection) -> Iterator[str]:
+    if dataset.left_out:
+        yield f"no task gets {_listed(dataset.left_out)}"
+    tables = dataset.tables_of_others
+    if tables:
+        yield f"no task gets {_listed(sorted(map(printable, tables)))}, because such tables may have rows of others"
+    used = {name for each in selection.values() for name in each.part.shared | each.part.written.keys()}
+    rest = dataset.files - used - tables
+    unused = sorted(printable(each) for each in rest if not each.startswith((b"sub-", b".")))
+    if unused and selection:
+        yield f"no task gets {_listed(unused)}, which apply to no file of these participants"
+    for table in dataset.unreadable_tables:
+        yield f"{printable(table)} has no column participant_id, so tasks get only its first line"
     without = [
         str(each)
-        for each, own in selected.items()
+        for each, own in selection.items()
         if len(own.part.written.get(_PEOPLE, b"\n\n").splitlines()) < 2
     ]
-    if without:
-        yield f"{name}: participants.tsv has no row of {_listed(without)}"
-    if ignored := sum(each.ignored for each in selected.values()):
-        yield f"{name}: .bidsignore leaves out {counted(ignored, 'file')} of these participants"
-    links = main.description.get("DatasetLinks")
+    if without and _PEOPLE not in dataset.unreadable_tables:
+        yield f"participants.tsv has no row of {_listed(without)}"
+    if ignored := sum(each.ignored for each in selection.values()):
+        yield f".bidsignore leaves out {counted(ignored, 'file')} of these participants"
+
+
+def _unlinked(dataset: Dataset, others: Sequence[Dataset]) -> Iterator[str]:
+    links = dataset.description.get("DatasetLinks")
     for word, target in links.items() if isinstance(links, dict) else ():
         given = isinstance(target, str) and any(
-            f"{other.root.path.rstrip('/')}/".endswith(f"/{target.strip('/')}/") for other in datasets.others
+            f"{other.root.path.rstrip('/')}/".endswith(f"/{target.strip('/')}/") for other in others
         )
         if isinstance(target, str) and not given and not _is_elsewhere(target):
-            yield f"{name}: DatasetLinks: {printable(word)} ({printable(target)}) is not staged with it; tools that need it take it as an input of its own"
+            yield f"DatasetLinks: {printable(word)} ({printable(target)}) is not staged with it; tools that need it take it as an input of its own"
 
 
 def _is_elsewhere(target: str) -> bool:

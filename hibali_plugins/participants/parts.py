@@ -10,6 +10,7 @@ with a folder for each participant.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -18,8 +19,8 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from hibali.documents import read_json
-from hibali.errors import NotFoundError, UsageError
-from hibali.events import Listener, ignore
+from hibali.errors import HibaliError, NotFoundError, UsageError
+from hibali.events import Listener, Noted, ignore
 from hibali.locations import Location
 from hibali.text import as_text, counted, printable
 from runs.inputs import Part
@@ -35,22 +36,59 @@ _PATH = re.compile(r"sub-[0-9A-Za-z+]+(?:/ses-[0-9A-Za-z+]+)?")
 _SUBJECT = re.compile(rb"(sub-[0-9A-Za-z+]+)(?:[_.].*)?")
 _PAIR = re.compile(r"[0-9A-Za-z]+-[0-9A-Za-z+]+")
 _IGNORE = b".bidsignore"
+_PERSON = b"participant_id"
 _OF_PARTICIPANTS = frozenset({b"participants.tsv", b"samples.tsv"})  # tables with rows of each participant
 _ALWAYS = frozenset(
     {"coordsystem", "description", "participants", "samples"}
 )  # suffixes of files that describe no single data file
 _SAME_SUFFIX = frozenset({"json", "bval", "bvec"})
+EMPTY_ROOM = "emptyroom"  # the label of recordings without a person, which MEG data of all need
 _STIMULI = b"stimuli"
+_EMPTY_ROOM = f"sub-{EMPTY_ROOM}".encode("ascii")
+_ANNEX = b".git/annex/objects/"
+_TABLES = (b".tsv", b".csv", b".tsv.gz", b".csv.gz", b".xls", b".xlsx", b".ods", b".parquet")
+_OF_DATA = frozenset(  # suffixes of tables that describe data files, and not participants
+    {
+        "aslcontext",
+        "blood",
+        "channels",
+        "dseg",
+        "electrodes",
+        "events",
+        "motion",
+        "optodes",
+        "physio",
+        "probseg",
+        "stim",
+    }
+)
+NO_FILES = "files (is it a subdataset that is not installed?)"
 _MOST_BYTES = 64 * 1024 * 1024
 _MOST_NAMED = 100
 
 
 class Name(NamedTuple):
-    """A file name: its entities, its suffix and its extension, without the dot."""
+    """A file name: its entities, its suffix and its extension, without the dot; of one that is not `exact` only what could be read."""
 
     entities: frozenset[str]
     suffix: str
     extension: str
+    exact: bool = True
+
+    def has(self, entities: frozenset[str]) -> bool:
+        """Return whether it has these entities; one that is not exact must only not have others."""
+        if self.exact:
+            return entities <= self.entities
+        wanted = {_key(each) for each in entities}
+        return all(each in entities for each in self.entities if _key(each) in wanted)
+
+    def may_be(self, suffix: str) -> bool:
+        """Return whether this is its suffix, or none could be read."""
+        return suffix == self.suffix or not self.suffix
+
+
+def _key(pair: str) -> str:
+    return pair.partition("-")[0]
 
 
 def read_name(name: bytes) -> Name | None:
@@ -62,12 +100,23 @@ def read_name(name: bytes) -> Name | None:
     return Name(frozenset(pairs), suffix, extension)
 
 
+def _read_data_name(name: bytes) -> Name | None:
+    """Split the name of a data file, also one that BIDS does not allow: metadata too many do no harm, but those that lack do."""
+    found = read_name(name)
+    if found is not None or name.startswith(b".") or not (b"_" in name or b"." in name):
+        return found
+    *pairs, last = as_text(name).split("_")
+    suffix, _, extension = last.partition(".")
+    read = frozenset(each for each in pairs if _PAIR.fullmatch(each))
+    return Name(read, suffix if suffix.isalnum() and pairs else "", extension, exact=False)
+
+
 def applying(level: Iterable[bytes], data: Iterable[bytes]) -> set[bytes]:
     """Return which files of a level above apply to data files, by their names; other files than metadata apply to all.
 
     Metadata of a recording, such as its events, has another suffix: then the entities decide. Positions of sensors have a `space` of their own.
     """
-    known = {name for name in map(read_name, data) if name is not None}
+    known = {name for name in map(_read_data_name, data) if name is not None}
     found, sidecars = set(), []
     for each in level:
         name = read_name(each)
@@ -76,7 +125,7 @@ def applying(level: Iterable[bytes], data: Iterable[bytes]) -> set[bytes]:
         elif name.extension in _SAME_SUFFIX:
             sidecars.append((each, name))
         elif any(
-            {pair for pair in name.entities if not pair.startswith("space-")} <= other.entities
+            other.has(frozenset(pair for pair in name.entities if not pair.startswith("space-")))
             for other in known
         ):
             found.add(each)
@@ -85,7 +134,7 @@ def applying(level: Iterable[bytes], data: Iterable[bytes]) -> set[bytes]:
     found |= {
         each
         for each, name in sidecars
-        if any(name.suffix == other.suffix and name.entities <= other.entities for other in described)
+        if any(other.may_be(name.suffix) and other.has(name.entities) for other in described)
     }
     return found
 
@@ -129,6 +178,22 @@ class Dataset:
         """The folders that no part has."""
         rest = (each for each in self.folders if each != _STIMULI and not each.startswith((b".", b"sub-")))
         return sorted(printable(each) for each in rest)
+
+    @property
+    def unreadable_tables(self) -> list[bytes]:
+        """The tables of participants that do not say whose their rows are."""
+        return [name for name, table in self.tables.items() if _PERSON not in _columns(table)]
+
+    @property
+    def tables_of_others(self) -> frozenset[bytes]:
+        """The tables of the upper level that BIDS does not know: they may have rows of each participant, so no part has them."""
+        found = set()
+        for each in self.files - self.tables.keys():
+            name = read_name(each)
+            known = name is not None and (name.entities or name.suffix in _OF_DATA)
+            if each.lower().endswith(_TABLES) and not each.startswith(b"sub-") and not known:
+                found.add(each)
+        return frozenset(found)
 
     def ignores(self) -> Callable[[bytes], bool]:
         """Return whether .bidsignore leaves out a path; that of a folder ends in a slash."""
@@ -185,15 +250,40 @@ class Dataset:
         written = {name: _rows_of(table, _top_name(path)) for name, table in self.tables.items()}
         upper = [
             each
-            for each in self.files - written.keys()
+            for each in self.files - written.keys() - self.tables_of_others
             if not each.startswith(b"sub-") or _subject_of(each) == _top_name(path)
         ]
-        shared = applying(upper, data) | (self.folders & {_STIMULI})
+        shared = applying(upper, data) | (
+            self.folders & ({_STIMULI, _EMPTY_ROOM} if b"meg" in data else {_STIMULI})
+        )
         rules = Rules(files_from=frozenset(names | shared), exclude=self.patterns)
-        below = [as_text(each[len(path) + 1 :]) for each in inside]
+        dangling = self._dangling(entries) if requires else frozenset()
+        below = [as_text(each[len(path) + 1 :]) for each in inside if each not in dangling]
         lacks = tuple(text for text, matches in requires if not any(map(matches, _with_sessions(below))))
         ignored = sum(each == path or each.startswith(path + b"/") for each in everything) - len(inside)
         return Selected(Part(rules, written, frozenset(shared)), len(inside), ignored, lacks)
+
+    def _dangling(self, entries: Sequence[Entry]) -> frozenset[bytes]:
+        """Return the symlinks without a file. At a site those that lead elsewhere are not followed."""
+        links = {each.path: each.link for each in entries if each.kind is Kind.LINK}
+        if self.root.typed_local:
+            return frozenset(each for each in links if is_dangling(os.path.join(self.root.raw, each)))  # noqa: PTH118
+        known = {each.path for each in entries}
+        found = set()
+        for path, target in links.items():
+            place = os.path.normpath(os.path.join(os.path.dirname(path), target))  # noqa: PTH118, PTH120
+            above = (place.rsplit(b"/", count)[0] for count in range(place.count(b"/") + 1))
+            within = _top_name(place) == _top_name(path) and _ANNEX not in target
+            if within and place not in known and links.keys().isdisjoint(above):
+                found.add(path)
+        return frozenset(found)
+
+
+def is_dangling(path: bytes) -> bool:
+    """Return whether a path of this machine is a symlink without a file; the content of git-annex's may be elsewhere."""
+    if os.path.exists(path):  # noqa: PTH110
+        return False
+    return os.path.islink(path) and _ANNEX not in os.readlink(path)  # noqa: PTH114, PTH115
 
 
 def _top(entry: Entry) -> bytes:
@@ -218,18 +308,30 @@ def _with_sessions(paths: Iterable[str]) -> Iterator[str]:
             yield rest
 
 
+def _columns(table: bytes) -> list[bytes]:
+    return table.splitlines()[0].lstrip(b"\xef\xbb\xbf").strip().split(b"\t")
+
+
 def _rows_of(table: bytes, subject: bytes) -> bytes:
-    """Return a table with the rows of one participant, bytes as they are; some tables have the label without `sub-`."""
+    """Return a table with the rows of one participant, bytes as they are; some tables have the label without `sub-`.
+
+    Without a column participant_id nobody knows whose the rows are: it has none.
+    """
     head, *rows = table.splitlines(keepends=True)
-    columns = head.lstrip(b"\xef\xbb\xbf").strip().split(b"\t")
-    column = columns.index(b"participant_id") if b"participant_id" in columns else 0
+    columns = _columns(table)
+    if _PERSON not in columns:
+        return head
+    column = columns.index(_PERSON)
     cells = ((row, row.strip(b"\r\n").split(b"\t")) for row in rows)
     names = {subject, subject.removeprefix(b"sub-")}
     return head + b"".join(row for row, found in cells if not names.isdisjoint(found[column : column + 1]))
 
 
-def open_dataset(root: Location, on_event: Listener = ignore) -> Dataset:
-    """Read the upper level of a dataset. Raises `NotFoundError`, and `UsageError` for a file of it that cannot be understood."""
+def open_dataset(root: Location, on_event: Listener = ignore, *, parts: bool = True) -> Dataset:
+    """Read the upper level of a dataset. Raises `NotFoundError`, and `UsageError` for a file of it that cannot be understood.
+
+    Without `parts` such a file is noted and has no effect.
+    """
     entries = [(each.path.rstrip(b"/"), each.kind) for each in list_entries(root, on_event, recursive=False)]
     folders = frozenset(name for name, kind in entries if kind is Kind.FOLDER)
     files = frozenset(
@@ -238,17 +340,31 @@ def open_dataset(root: Location, on_event: Listener = ignore) -> Dataset:
         if kind in {Kind.FILE, Kind.LINK} and (not name.startswith(b".") or name == _IGNORE)
     )
     linked = frozenset(name for name, kind in entries if kind is Kind.LINK and _PATH.fullmatch(as_text(name)))
-    description = _read_description(root) if DESCRIPTION in files else {}
-    raw = description.get("DatasetType") != "derivative"
-    patterns = _read_patterns(root) if raw and _IGNORE in files else ()
+    description: Mapping[str, Any] = {}
+    patterns: tuple[str, ...] = ()
+    try:
+        if DESCRIPTION in files:
+            description = _read_description(root)
+        if _IGNORE in files and not _is_derivative(description):
+            patterns = _read_patterns(root)
+    except HibaliError as problem:
+        if parts:
+            raise
+        on_event(Noted(f"{problem.subject}: {problem.message}. The file has no effect here."))
     found = Dataset(root, files - linked, folders | linked, description, patterns)
     ignores = found.ignores()
     found.files = frozenset(each for each in found.files if not ignores(each))
     found.folders = frozenset(each for each in found.folders if not ignores(each + b"/"))
-    found.tables = {
-        name: table for name in sorted(_OF_PARTICIPANTS & found.files) if (table := _read(root, name))
-    }
+    if parts:
+        names = sorted(_OF_PARTICIPANTS & found.files)
+        found.tables = {name: table for name in names if (table := _read(root, name))}
     return found
+
+
+def _is_derivative(description: Mapping[str, Any]) -> bool:
+    """Return whether a dataset is one of derivatives; before BIDS 1.4 they had no DatasetType."""
+    older = any(each in description for each in ("GeneratedBy", "PipelineDescription"))
+    return bool(description.get("DatasetType", "derivative" if older else "raw") == "derivative")
 
 
 def _read(root: Location, name: bytes) -> bytes:
@@ -295,9 +411,14 @@ def is_part(path: str) -> bool:
 def select_parts(folder: Location, paths: Sequence[str]) -> dict[str, Part]:
     """See runs.inputs.Parts."""
     found = open_dataset(folder).select(paths)
-    missing = sorted(set(paths) - found.keys())
+    missing = sorted(each for each in set(paths) if each not in found or not found[each].count)
     if missing:
-        lines = [f"{folder.text} has no folder {each}" for each in missing[:_MOST_NAMED]]
+        lines = [
+            f"{folder.text} has no folder {each}"
+            if each not in found
+            else f"{folder.text}/{each} has no {NO_FILES}"
+            for each in missing[:_MOST_NAMED]
+        ]
         if len(missing) > len(lines):
             lines.append(f"and {len(missing) - len(lines)} more")
         message = "\n".join([counted(len(missing), "input is missing", "inputs are missing"), *lines])

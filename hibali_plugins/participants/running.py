@@ -82,10 +82,14 @@ class DatasetOptions:
 
 @dataclass(frozen=True, slots=True)
 class ParticipantTasks:
-    """The tasks of a dataset, None if there is none to run; `skipped` are those that lack files, by the digest of their values."""
+    """The tasks of a dataset, None if there is none to run; `skipped` are those that lack files, by the digest of their values.
+
+    `before` is the number of those that succeeded before or are in other runs.
+    """
 
     workload: Workload | None
     skipped: Mapping[str, tuple[str, ...]]
+    before: int = 0
 
 
 def read_participant_tasks(
@@ -95,14 +99,15 @@ def read_participant_tasks(
     check_patterns(options.required)
     with listening(common, f"run {pipeline.reference}") as on_event:
         assigned, datasets = _assign(common, pipeline, _values(invocation_path), options, on_event)
-        chosen, resumed = tuple(assigned.rows), False
+        chosen, resumed, before = tuple(assigned.rows), False, 0
         if options.only_missing:
             attempts = find_attempts(assigned, _runs_of(common, pipeline, on_event))
             missing = choose_missing(assigned, attempts)
             chosen, resumed = missing.participants, missing.resumed is not None
+            before = missing.done + missing.elsewhere
             _report_missing(common, missing, options)
-        selected = {} if resumed else select_parts(chosen, datasets, options.required)
-        lacking = {} if resumed else find_lacking(chosen, datasets, selected)
+        selections = [] if resumed else select_parts(chosen, datasets, options.required)
+        lacking = {} if resumed else find_lacking(chosen, datasets, selections)
         if options.skip and not resumed:
             rows_of_chosen = {each: assigned.rows[each].values for each in chosen}
             for each, absent in find_absent(pipeline, rows_of_chosen).items():
@@ -112,11 +117,15 @@ def read_participant_tasks(
     for line in lacking_lines(lacking):
         common.output.info(f"Skipped: {line}")
     complete = [each for each in chosen if each not in lacking]
-    for line in describe_parts(datasets, {each: selected[each] for each in complete if each in selected}):
-        common.output.info(line)
     skipped = {digest: lacking[each] for digest, each in assigned.by_digest().items() if each in lacking}
     if not complete:
-        return ParticipantTasks(None, skipped)
+        return ParticipantTasks(None, skipped, before)
+    kept = [
+        {each: selected for each, selected in selection.items() if each not in lacking}
+        for selection in selections
+    ]
+    for line in describe_parts(datasets, kept):
+        common.output.info(line)
     rows = [assigned.rows[each] for each in complete]
     subject = str(invocation_path or options.dataset)
     return ParticipantTasks(make_tasks(pipeline, assigned.common, rows, subject=subject), skipped)
@@ -164,11 +173,12 @@ def run_participants(
     check_table_options(options.collect, wait=options.wait)
     tasks = read_participant_tasks(common, found, path, dataset)
     if tasks.workload is None:
-        if tasks.skipped:
+        if tasks.skipped and not tasks.before:
             raise NotFoundError(
                 "incomplete-participants", "all participants lack required files", subject=dataset.dataset
             )
-        common.output.info("None is missing, so nothing is run.")
+        left_out = f" but {len(tasks.skipped)} without required files" if tasks.skipped else ""
+        common.output.info(f"None{left_out} is missing, so nothing is run.")
         return None
     if read_location(dataset.dataset, common.settings()).typed_local:
         dataset = replace(dataset, dataset=str(Path.cwd() / dataset.dataset))
@@ -265,7 +275,7 @@ def _assign(
     dataset = read_location(options.dataset, settings)
     named = with_sites(pipeline, values, settings)  # the data of another default site are other values
     datasets = find_datasets(
-        pipeline, named, dataset, settings, sessions=options.sessions, whole=options.whole
+        pipeline, named, dataset, settings, on_event, sessions=options.sessions, whole=options.whole
     )
     participants, ignored = without_ignored(
         find_participants(dataset, on_event, sessions=options.sessions), datasets.main

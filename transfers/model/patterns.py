@@ -85,6 +85,14 @@ def gitignore_matcher(lines: Iterable[str]) -> Callable[[str], bool]:
     return matches
 
 
+def is_pattern(line: str) -> bool:
+    """Return whether any path can match a line of gitignore."""
+    try:
+        return _read_line(line) is not None
+    except ValueError:
+        return False
+
+
 def _read_line(line: str) -> tuple[re.Pattern[str], bool] | None:
     """Return the expression of a pattern, and whether it selects; None for a comment, and for `[` without an end, as git ignores that."""
     text = line if line.endswith("\\ ") else line.rstrip()

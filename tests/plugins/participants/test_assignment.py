@@ -95,8 +95,40 @@ def test_the_part_of_a_dataset_is_not_instead_of_a_label() -> None:
         "participant_label": "01",
     }
     alone = pipeline_of({"id": "bids_dir", "type": "File"})
-    made = assign_values(alone, values, PEOPLE[:1], lambda text: text, sessions=False)
-    assert made.rows[PEOPLE[0]].values == values | {"bids_dir": "bids/./sub-01"}
+    made = assign_values(alone, values, PEOPLE[:1], lambda text: f"/here/{text}", sessions=False)
+    assert made.rows[PEOPLE[0]].values == {"bids_dir": "/here/bids/./sub-01"}
+
+
+@pytest.mark.parametrize(
+    ("values", "sessions"),
+    [
+        ({"bids_dir": "here:/bids/./sub-{participant}"}, False),
+        ({"bids_dir": "here:/bids/./sub-{participant}/ses-{session}", "label": "{participant}"}, True),
+    ],
+)
+def test_a_dataset_that_may_be_used_in_place_needs_a_label(values: dict[str, Any], sessions: bool) -> None:
+    app = pipeline_of({"id": "bids_dir", "type": "File"}, {"id": "label", "type": "String", "optional": True})
+    with pytest.raises(UsageError) as found:
+        assign_values(app, values, [Participant("01", "a")], str, sessions=sessions)
+    assert found.value.code == "no-placeholder"
+    file = {
+        **values,
+        "bids_dir": f"{values['bids_dir']}/anat/{{session}}.nii" if sessions else "x/{participant}",
+    }
+    assign_values(app, file, [Participant("01", "a")], str, sessions=sessions)
+
+
+@pytest.mark.parametrize("label", ["01", ["01", "02"]])
+def test_a_label_that_is_the_same_for_all_is_refused(label: Any) -> None:
+    is_list = isinstance(label, list)
+    app = pipeline_of(
+        {"id": "bids_dir", "type": "File"},
+        {"id": "participant_label", "type": "String", "list": is_list, "optional": True},
+    )
+    values = {"bids_dir": "bids/./sub-{participant}", "participant_label": label}
+    with pytest.raises(UsageError, match="same value for all") as found:
+        assign_values(app, values, PEOPLE, lambda text: f"/here/{text}", sessions=False)
+    assert found.value.code == "no-placeholder"
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,7 @@ def test_only_those_who_are_missing_run_again(hibali: Any) -> None:
     study = Study(hibali, 4)
     study.bench.add_local_site()
     assert study.states() == dict.fromkeys(study.labels, "MISSING")
+    (study.folder / "bids/dataset_description.json").write_text('{"Name": "x",}')  # no part of it is taken
     (study.notes / "fail-002").touch()
     hibali(*study.line("--collect", "one"), exit=7)
     assert study.states() == {**dict.fromkeys(study.labels, "SUCCEEDED"), "002": "FAILED"}
@@ -216,6 +217,38 @@ def test_participants_without_a_named_file_can_be_skipped(hibali: Any) -> None:
     shown = hibali(*study.line("--skip-incomplete", "--dry-run"), exit=0)
     assert b"Skipped: sub-002: no /" in shown.err
     assert b"1 task in" in shown.err
+
+
+@pytest.mark.heavy
+def test_if_all_others_lack_files_nothing_is_missing(hibali: Any) -> None:
+    study = Study(hibali, 2)
+    study.bench.add_local_site()
+    (study.folder / "bids/sub-002/anat/T1w.txt").unlink()
+    line = study.line("--skip-incomplete", "--only-missing")
+    hibali(*line, exit=0)
+    shown = hibali(*line, exit=0)
+    assert b"None but 1 without required files is missing" in shown.err
+    assert b"no task gets" not in shown.err
+    assert study.times_run() == {"001": 1}
+    (study.folder / "bids/sub-001/anat/T1w.txt").unlink()
+    hibali(*study.line("--skip-incomplete"), exit=3)
+
+
+@pytest.mark.heavy
+def test_a_dataset_in_place_needs_a_label(hibali: Any) -> None:
+    """Otherwise each task would work on everybody."""
+    app = App(hibali)
+    app.bench.add_local_site()
+    place = f"here:{app.folder}/bids"
+    values = app.folder / "values.json"
+    line = app.bench.line("values.json", "--each-participant", place, "--wait", "--collect", "back")
+    values.write_text(json.dumps({"bids_dir": place, "participant_label": "01"}))
+    assert hibali(*line, "--json", exit=2).last["code"] == "no-placeholder"
+    values.write_text(json.dumps({"bids_dir": place}))
+    shown = hibali(*line, exit=0)
+    assert b"in place and sees all of it" in shown.err
+    values.write_text(json.dumps({"bids_dir": f"{place}/./sub-77", "participant_label": "77"}))
+    assert hibali(*app.bench.line("values.json", "--json"), exit=3).last["code"] == "no-such-input"
 
 
 def test_participants_that_are_left_out_are_named(hibali: Any) -> None:

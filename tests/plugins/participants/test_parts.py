@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from hibali.config.model import local_site
-from hibali.errors import IncompleteError, NotFoundError, UsageError
-from hibali.events import Listener, Moved
+from hibali.config.model import Site, local_site
+from hibali.config.settings import Settings
+from hibali.errors import HibaliError, IncompleteError, NotFoundError, UsageError
+from hibali.events import Listener, Moved, Noted, ignore
 from hibali.locations import Location
-from hibali_plugins.participants.parts import applying, open_dataset, select_parts
-from runs.inputs import identify_elsewhere, identify_local
+from hibali_plugins.participants.assignment import Participant, find_participants
+from hibali_plugins.participants.completeness import (
+    Datasets,
+    check_patterns,
+    describe_parts,
+    find_absent,
+    find_lacking,
+)
+from hibali_plugins.participants.completeness import select_parts as select
+from hibali_plugins.participants.parts import NO_FILES, Dataset, applying, open_dataset, select_parts
+from runs.inputs import identify_elsewhere, identify_local, locate_files
+from runs.model import Input
 from runs.stage import Cache, Synchroniser
+from tests.plugins.participants.test_assignment import pipeline_of
 from tests.support.bids import make_dataset, make_derivatives
 from transfers.model.rules import Rules
 from transfers.stores.open_store import open_host, open_store
@@ -49,6 +63,14 @@ def files_of(root: Path, part: str) -> set[str]:
         ("README", "sub-01_T1w.nii.gz", True),
         ("dataset_description.json", "sub-01_T1w.nii.gz", True),
         ("atlas-X_description.json", "sub-01_T1w.nii.gz", True),
+        ("bold.json", "sub-04_task-rest-open_bold.nii.gz", True),  # names that BIDS does not allow
+        ("task-rest_bold.json", "sub-04__task-rest_bold.nii.gz", True),
+        ("task-rest_bold.json", "sub-04_task-nback_acq-1.5_bold.nii.gz", False),
+        ("acq-1_bold.json", "sub-04_task-my rest_bold.nii.gz", True),
+        ("task-rest_events.tsv", "sub-04_task-r\u00e9st_bold.nii.gz", True),
+        ("T1w.json", "sub-04_task-my rest_bold.nii.gz", False),
+        ("bold.json", "sub-04_bold-.nii.gz", True),
+        ("bold.json", "ses-a", False),
     ],
 )
 def test_files_of_levels_above_apply_by_entities_and_suffix(upper: str, data: str, applies: bool) -> None:
@@ -100,6 +122,124 @@ def test_bidsignore_of_derivatives_has_no_effect(tmp_path: Path) -> None:
         "sub-01/anat/sub-01_desc-brain_T1w.nii.gz",
         "sub-01/anat/sub-01_from-T1w_to-MNI_mode-image_xfm.h5",
     }
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("described", "ignored"),
+    [
+        ({"PipelineDescription": {"Name": "fMRIPrep"}}, False),
+        ({"GeneratedBy": []}, False),
+        ({"GeneratedBy": [], "DatasetType": "raw"}, True),
+        ({}, True),
+    ],
+)
+def test_derivatives_need_not_say_so(tmp_path: Path, described: dict[str, Any], ignored: bool) -> None:
+    root = make_derivatives(tmp_path / "prepared", ["01"])
+    (root / "dataset_description.json").write_text(json.dumps({"BIDSVersion": "1.1.1", **described}))
+    assert ("sub-01/anat/sub-01_from-T1w_to-MNI_mode-image_xfm.h5" in files_of(root, "sub-01")) != ignored
+
+
+@pytest.mark.heavy
+def test_tables_of_others_are_left_out(tmp_path: Path) -> None:
+    root = make_dataset(tmp_path / "bids")
+    for name in ("group_bold.tsv", "participants.csv", "Ages.XLSX", "events.tsv", "notes.txt"):
+        (root / name).touch()
+    found = files_of(root, "sub-02")
+    assert {"events.tsv", "notes.txt"} <= found
+    assert found.isdisjoint({"group_bold.tsv", "participants.csv", "Ages.XLSX"})
+    (root / "participants.tsv").write_text("subject\tage\nsub-02\t5\nsub-03\t6\n")
+    dataset = open_dataset(location(root))
+    selected = dataset.select(["sub-02"])
+    assert selected["sub-02"].part.written == {b"participants.tsv": b"subject\tage\n"}
+    datasets = Datasets(dataset, (dataset,), {}, is_part=True)
+    text = "\n".join(describe_parts(datasets, [{Participant("02"): selected["sub-02"]}] * 2))
+    assert text.count("no task gets Ages.XLSX, group_bold.tsv, participants.csv, because") == 2
+    assert "participants.tsv has no column participant_id" in text
+    assert text.count(".bidsignore leaves out 1 file") == 2, "also of other datasets"
+    assert "in place" not in text
+
+
+@pytest.mark.heavy
+def test_recordings_of_an_empty_room_go_with_those_of_people(tmp_path: Path) -> None:
+    root = make_dataset(tmp_path / "bids")
+    for path in ("sub-emptyroom/ses-20260101/meg", "sub-02/ses-a/meg"):
+        (root / path).mkdir(parents=True)
+        (root / path / "x_meg.fif").touch()
+    assert "sub-emptyroom/ses-20260101/meg/x_meg.fif" in files_of(root, "sub-02/ses-a")
+    assert not any("emptyroom" in each for each in files_of(root, "sub-01"))
+    found = find_participants(location(root), ignore, sessions=False)
+    assert [each.label for each in found] == ["01", "02", "03"]
+
+
+def test_what_is_used_in_place_is_described_so(tmp_path: Path) -> None:
+    root = replace(location(tmp_path), typed_local=False)
+    datasets = Datasets(Dataset(root, frozenset(), frozenset()), (), {}, is_part=True)
+    first = next(iter(describe_parts(datasets, [{}])))
+    assert "uses it in place and sees all of it" in first
+
+
+@pytest.mark.heavy
+def test_an_empty_folder_is_no_participant_to_run(tmp_path: Path) -> None:
+    root, more = make_dataset(tmp_path / "bids"), make_derivatives(tmp_path / "prepared", ["01", "02"])
+    (root / "sub-04").mkdir()
+    (more / "sub-03").mkdir()
+    datasets = Datasets(open_dataset(location(root)), (open_dataset(location(more)),), {}, is_part=True)
+    people = [Participant(label) for label in ("01", "03", "04")]
+    assert find_lacking(people, datasets, select(people, datasets, [])) == {
+        people[1]: (f"{NO_FILES} in {more}/sub-03",),
+        people[2]: (NO_FILES, f"{more}/sub-04"),
+    }
+    with pytest.raises(NotFoundError, match="sub-04 has no files"):
+        select_parts(location(root), ["sub-04"])
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("typed_local", [True, False])
+def test_a_symlink_without_a_file_is_no_required_file(tmp_path: Path, typed_local: bool) -> None:
+    root = make_dataset(tmp_path / "bids")
+    anat = root / "sub-01/ses-a/anat"
+    (anat / "gone.nii").symlink_to("nowhere.nii")
+    (anat / "there.nii").symlink_to("../anat/sub-01_ses-a_T1w.nii.gz")
+    (anat / "annexed.nii").symlink_to("../../.git/annex/objects/x/y")
+    place = replace(location(root), typed_local=typed_local)
+    found = open_dataset(place).select(["sub-01"], ["gone.nii", "there.nii", "annexed.nii"])
+    assert found["sub-01"].lacks == ("gone.nii",)
+    tool = pipeline_of({"id": "image", "type": "File", "list": True})
+    values = {"image": [f"{anat}/{name}.nii" for name in ("gone", "there", "annexed", "none")]}
+    absent = find_absent(tool, {Participant("01"): values})
+    assert absent == {Participant("01"): (f"{anat}/gone.nii", f"{anat}/none.nii")}
+
+
+@pytest.mark.parametrize("pattern", ["[", "func/[", "", "/anat", "!x", "sub-01"])
+def test_a_pattern_that_no_file_can_match_is_refused(pattern: str) -> None:
+    with pytest.raises(UsageError):
+        check_patterns([pattern])
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("name", "text"), [("dataset_description.json", '{"Name": "x",}'), (".bidsignore", "extra\\\n")]
+)
+def test_files_that_no_part_needs_may_be_broken(tmp_path: Path, name: str, text: str) -> None:
+    root = make_dataset(tmp_path / "bids")
+    (root / name).write_text(text)
+    (root / "samples.tsv").symlink_to("nowhere")
+    noted: list[object] = []
+    assert open_dataset(location(root), noted.append, parts=False).subjects
+    assert [type(each) for each in noted] == [Noted]
+    with pytest.raises(HibaliError):
+        open_dataset(location(root))
+
+
+def test_the_part_of_a_dataset_in_place_exists(tmp_path: Path) -> None:
+    make_dataset(tmp_path / "bids")
+    site = Site("here", "local")
+    settings = Settings(tmp_path / "config.toml", {"here": site})
+    file = Input("bids_dir", 0, f"here:{tmp_path}/bids/./sub-01")
+    assert locate_files([file], settings, site)[0].identity is None
+    with pytest.raises(NotFoundError, match="does not exist at the site"):
+        locate_files([replace(file, text=f"here:{tmp_path}/bids/./sub-77")], settings, site)
 
 
 def test_required_files_are_looked_for_below_participant_and_session(tmp_path: Path) -> None:
