@@ -31,7 +31,6 @@ DESCRIPTOR: dict[str, Any] = {
         {"id": "output", "name": "PIPELINE/VERSION", "type": "String", "value-key": "[OUTPUT]"},
     ],
 }
-PIPELINE = f"{DESCRIPTOR['name']}@{DESCRIPTOR['tool-version']}"
 
 
 class StudyJobs:
