@@ -78,8 +78,21 @@ def test_the_consent_to_a_study_is_none_to_other_commands(study: Study) -> None:
     study.hibali("nipoppy", "fetch", study.root, "--wait", exit=0)
     assert (study.root / "derivatives/p/1/sub-01.txt").read_text() == "done\n"
     [run] = study.bench.run_ids()
-    values = next(study.bench.records(run))["invocation"] | {"command": "touch was-run"}
+    row = {"command": "touch was-run", "step": "", "participant": "01", "session": ""}
+    values = next(study.bench.records(run))["invocation"] | row
     (study.bench.folder / "values.json").write_text(json.dumps(values))
     for words in (("run", "hibali-nipoppy", "values.json", "--site", "here"), ("runs", "rerun", run)):
         assert "have not trusted it" in study.hibali(*words, exit=8).err.decode()
     assert study.bench.run_ids() == [run]
+
+
+@pytest.mark.heavy
+def test_a_participant_is_submitted_once_also_with_another_preamble_and_at_another_site(study: Study) -> None:
+    study.bench.add_local_site("there")
+    study.setup("there", study.bench.folder / "copy-there")
+    script = f"echo $7 >>{study.bench.folder}/executed"
+    study.submit(script, "01", "02")
+    study.submit(script, "01", "02", preamble=["true"])
+    study.submit(script, "01", "03", cluster="there")
+    study.hibali("nipoppy", "fetch", study.root, "--wait", exit=0)
+    assert sorted((study.bench.folder / "executed").read_text().split()) == ["01", "02", "03"]
