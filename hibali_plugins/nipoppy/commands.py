@@ -93,10 +93,11 @@ def submit_command() -> None:
 @click.argument("study", type=OUTPUT_FILE)
 @click.option("--wait", is_flag=True, help="Wait until the jobs have ended.")
 def fetch_command() -> None:
-    """Fetch results and logs of jobs that ended into the study, where nipoppy looks for them.
+    """Fetch results of jobs that succeeded, and logs of all, into the study, where nipoppy looks for them.
 
-    Results of a pipeline are fetched when all of its jobs have ended. Exits with 5 if some have not, with 7 if one failed. A file of
-    the study that is replaced is kept in scratch/replaced.
+    Results of a pipeline are fetched when all of its jobs have ended; those of failed jobs, and of participants without a new job, are
+    left out as far as names have `sub-LABEL`. Exits with 5 if some have not ended, with 7 if one failed. A file of the study
+    that is replaced is kept in scratch/replaced.
     """
 
 

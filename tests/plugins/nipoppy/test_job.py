@@ -11,9 +11,11 @@ from ruamel.yaml import YAML
 
 from hibali.errors import HibaliError, UsageError
 from hibali_plugins.nipoppy.cluster import MARK, Cluster, read_cluster, study_folder, write_cluster
+from hibali_plugins.nipoppy.fetching import find_others
 from hibali_plugins.nipoppy.job import NipoppyJob, read_job
 from hibali_plugins.nipoppy.submitting import find_taken
 from runs.model import State
+from transfers.model.patterns import gitignore_matcher
 
 _JOB: dict[str, Any] = {
     "cluster": "there",
@@ -127,3 +129,28 @@ def test_only_what_failed_is_submitted_again(
     )
     run: Any = object()
     assert find_taken([wanted], [run]) == ({wanted: run} if taken else {})
+
+
+def test_only_results_of_the_jobs_that_succeeded_are_fetched(tmp_path: Path) -> None:
+    for each in ("sub-01/ses-1", "sub-01/ses-2", "sub-012", "sub-02/ses-1"):
+        (tmp_path / "bids" / each).mkdir(parents=True)
+    left_out = gitignore_matcher(find_others(tmp_path, [("01", "2")]))
+    for name in (
+        "output/sub-01/ses-2/anat/sub-01_ses-2_mask.nii",
+        "output/sub-01/ses-2/log",
+        "output/sub-01_ses-2/stats",
+        "output/sub-01.html",
+        "dataset_description.json",
+    ):
+        assert not left_out(name), name
+    for name in (
+        "output/sub-01/ses-1/sub-01_x.nii",
+        "output/sub-01/ses-1/log",
+        "output/sub-01_ses-1/stats",
+        "output/sub-012.html",
+        "output/sub-02/ses-2/log",
+        "sub-02/",
+    ):
+        assert left_out(name), name
+    for everybody in ([("", "")], [("01", ""), ("012", ""), ("02", "")]):
+        assert find_others(tmp_path, everybody) == []

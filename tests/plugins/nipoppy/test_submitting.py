@@ -96,3 +96,26 @@ def test_a_participant_is_submitted_once_also_with_another_preamble_and_at_anoth
     study.submit(script, "01", "03", cluster="there")
     study.hibali("nipoppy", "fetch", study.root, "--wait", exit=0)
     assert sorted((study.bench.folder / "executed").read_text().split()) == ["01", "02", "03"]
+
+
+@pytest.mark.heavy
+def test_results_of_failed_jobs_stay_there_and_newer_results_of_others_stay_here(study: Study) -> None:
+    results = study.root / "derivatives/p/1"
+    write = (
+        "mkdir derivatives/p/1/sub-$7; echo $7 >derivatives/p/1/sub-$7/mask; echo $7 >derivatives/p/1/group"
+    )
+    study.submit(f"{write}; [ $7 = 01 ]", "01", "02")
+    done = study.hibali("nipoppy", "fetch", study.root, "--wait", exit=7).err.decode()
+    assert "1 job did not succeed" in done
+    assert ": 02" in done
+    assert "\\n" not in done
+    assert not (results / "sub-02").exists()
+    for each in ("sub-01/mask", "group"):
+        (results / each).write_text("newer\n")
+    study.submit(write, "03")
+    done = study.hibali("nipoppy", "fetch", study.root, "--wait", exit=0).err.decode()
+    assert (results / "sub-01/mask").read_text() == "newer\n"
+    assert (results / "sub-03/mask").read_text() == "03\n"
+    assert not (results / "sub-02").exists()
+    assert "1 file of the study differed" in done
+    assert [each.read_text() for each in (study.root / "scratch/replaced").rglob("group")] == ["newer\n"]
