@@ -107,7 +107,9 @@ def _fetch(common: Common, root: str, runs: Sequence[Run], on_event: Listener) -
         common.output.warn(f"logs: {problem.message}")
     count = sum(not each.is_dir() for each in replaced.rglob("*"))
     if count:
-        common.output.warn(f"{counted(count, 'file')} of the study differed; the earlier content is in {replaced}")
+        common.output.warn(
+            f"{counted(count, 'file')} of the study differed; the earlier content is in {replaced}"
+        )
 
 
 def find_others(study: Path, succeeded: Collection[tuple[str, ...]]) -> list[str]:
