@@ -63,7 +63,7 @@ def fetch_results(common: Common, study: str, *, wait: bool) -> int | None:
             "not-ended",
             f"{sum(unfinished.values())} of {len(runs)} runs have not ended, so their results were not fetched",
             subject=root,
-            hint=f"To wait for them: hibali nipoppy fetch {shlex.quote(root)} --wait. One that was not submitted yet: repeat nipoppy process.",
+            hint=f"Repeat `nipoppy process` if some were not submitted. To wait for the others: hibali nipoppy fetch {shlex.quote(root)} --wait",
         )
     if not runs:
         common.output.info("No run has results to fetch.")
