@@ -61,7 +61,9 @@ def _plain_input(given: Any) -> Any:
 def _with_own_ids(outputs: list[Any], inputs: Any) -> tuple[list[Any], list[Problem]]:
     """Give outputs ids that no input has, and names; in Styx both have ids of their own."""
     taken = (
-        {each.get("id") for each in inputs if isinstance(each, dict)} if isinstance(inputs, list) else set()
+        {each["id"] for each in inputs if isinstance(each, dict) and isinstance(each.get("id"), str)}
+        if isinstance(inputs, list)
+        else set[str]()
     )
     found, changes = list[Any](), list[Problem]()
     for number, each in enumerate(outputs):
@@ -115,5 +117,5 @@ def convert_tool(name: str, raw: bytes, version: bytes) -> tuple[str, bytes, lis
     known: dict[str, Any] = {"tool-version": number}
     if isinstance(image, str) and image:
         known["container-image"] = {"type": "docker", "image": image}
-    upgraded, changes = without_styx({**known, **document})
+    upgraded, changes = without_styx({**document, **known})
     return f"{suite}.{tool}", json.dumps(upgraded, indent=4, ensure_ascii=False).encode(), changes

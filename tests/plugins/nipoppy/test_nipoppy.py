@@ -76,7 +76,7 @@ class Study:
         self.bench.add_slurm_site(slurm)
         folder = self.bench.folder
         self.executed, self.root, self.copy = folder / "executed", folder / "study", folder / "copy"
-        self._env = environment_with_hibali(self.bench, _PROGRAMS)
+        self._env = environment_with_hibali(hibali, _PROGRAMS)
         for each in _LABELS:
             image = folder / "bids" / _IMAGE.format(each)
             image.parent.mkdir(parents=True)
