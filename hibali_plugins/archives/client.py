@@ -62,18 +62,21 @@ class ArchiveClient(RestClient):
         for _ in range(_MOST_PAGES):
             page = self.record(path, **more)
             yield page
-            address = value_in(page, *following)
+            around = value_in(page, *following[:-1])
+            if not isinstance(around, Mapping) or following[-1] not in around:
+                raise self.bad_answer("it does not say whether another page follows")
+            address = around[following[-1]]
             if address is None:
                 return
             path, more = self.path_of(address), {}
         raise self.bad_answer(f"it has more than {_MOST_PAGES} pages")
 
     def size_of(self, record: Any, name: str = "size") -> int:
-        """Return the size of a file, of which the archive always has one."""
+        """Return the size of a file, or another number, of which the archive always has one."""
         try:
             return size_in(record, name)
         except ValueError:
-            raise self.bad_answer("a file has no size") from None
+            raise self.bad_answer(f"it lacks the number {name}") from None
 
     def path_of(self, address: Any) -> str:
         """Return the path and query of an address of this server, below its URL; anything else is a bad answer."""

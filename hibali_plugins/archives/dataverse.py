@@ -60,10 +60,10 @@ def _files(client: ArchiveClient, path: str, identifier: str) -> Iterable[Any]:
             if not isinstance(page, list):
                 raise client.bad_answer("it is no list of files")
             found |= {value_in(file, "dataFile", "id"): file for file in page}
-            total = size_or_none(answer, "totalCount") or 0
+            total = client.size_of(answer, "totalCount")
             if offset + len(page) >= total or not page:
                 break
-        if len(found) >= total:
+        if len(found) == total:
             return found.values()
     raise client.bad_answer(f"it has {len(found)} of the {total} files that it states")
 

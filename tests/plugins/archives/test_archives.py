@@ -13,8 +13,9 @@ import pytest
 
 import hibali as api
 from hibali.errors import IncompleteError, NotFoundError, TryLaterError
-from hibali_plugins.archives import dataverse, finding, settings
+from hibali_plugins.archives import dataverse, files, finding, settings
 from hibali_plugins.archives.client import ArchiveClient
+from hibali_plugins.archives.files import value_in
 from hibali_plugins.archives.finding import list_files
 from hibali_plugins.archives.settings import Place, place_of
 from tests.services.archives import ARCHIVES, Archive, Published
@@ -265,6 +266,55 @@ def test_a_dataset_of_dataverse_is_listed_in_pages_whatever_their_order(
         assert sorted(listed.files) == sorted(tree_of(archive.files))
         archive.lists_pages = False
         assert list_files(client, place(archive)) == listed
+    finally:
+        client.close()
+        archive.close()
+
+
+@pytest.mark.parametrize(
+    ("service", "names"),
+    [
+        ("dataverse", ("totalCount",)),
+        ("dandi", ("count",)),
+        ("dandi", ("next",)),
+        ("osf", ("links", "next")),
+        ("zenodo", ("files", "count")),
+    ],
+)
+def test_a_listing_that_does_not_say_that_it_is_whole_is_refused(
+    monkeypatch: pytest.MonkeyPatch, service: str, names: tuple[str, ...]
+) -> None:
+    """Else `--delete` would remove what is on the pages that were not read."""
+    archive = ARCHIVES[service](list(FILES))
+    archive.form = "rdm"  # type: ignore[attr-defined]  # of Zenodo
+    client = ArchiveClient(archive.url, "there")
+    answered = ArchiveClient.record
+
+    def without(*asked: Any, **query: Any) -> dict[str, Any]:
+        found = answered(*asked, **query)
+        around = value_in(found, *names[:-1])
+        if isinstance(around, dict):
+            around.pop(names[-1], None)
+        return found
+
+    try:
+        list_files(client, place(archive))
+        monkeypatch.setattr(ArchiveClient, "record", without)
+        with pytest.raises(TryLaterError) as refused:
+            list_files(client, place(archive))
+        assert refused.value.code == "bad-answer"
+    finally:
+        client.close()
+        archive.close()
+
+
+def test_a_dataset_of_figshare_with_too_many_files_is_not_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "MOST_FILES", 3)
+    archive = ARCHIVES["figshare"](list(FILES))
+    client = ArchiveClient(archive.url, "there")
+    try:
+        with pytest.raises(IncompleteError, match="more than 3 files"):
+            list_files(client, place(archive))
     finally:
         client.close()
         archive.close()

@@ -133,7 +133,6 @@ def test_a_listing_that_the_server_cuts_off_is_complete(subject: Subject) -> Non
     subject.plant({b"%d" % number: b"1" for number in range(60)})
     folder = subject.backend.at(ROOT)  # type: ignore[attr-defined]
     (folder / "loop").symlink_to("loop")
-    (folder / "nowhere").symlink_to("missing")
     subject.plant({b"%d" % number: b"1" for number in range(60, 120)})
     short = subprocess.run(
         ["xrdfs", subject.backend.endpoint, "ls", "-l", f"/{folder.parent.parent.name}/{ROOT}"],
@@ -144,6 +143,23 @@ def test_a_listing_that_the_server_cuts_off_is_complete(subject: Subject) -> Non
         "the server no longer does, so names need not be listed twice"
     )
     assert sum(name.isdigit() for name in subject.listed()) == 120
+
+
+@pytest.mark.heavy
+def test_nothing_is_deleted_because_of_links_to_nothing(subject: Subject, tmp_path: Path) -> None:
+    """The disk to which the links of a dataset lead may be away."""
+    names = [b"%d" % number for number in range(5)]
+    subject.plant({b"pool/" + name: name for name in names} | {b"study/real": b"1"})
+    pool = subject.backend.at(ROOT) / "pool"  # type: ignore[attr-defined]
+    for name in names:
+        (pool.parent / "study" / name.decode()).symlink_to(pool / name.decode())
+    run(subject, "pull", f"{SITE}:{ROOT}/study", tmp_path / "back")
+    kept = read_tree(tmp_path / "back")
+    assert len(kept) == 6
+    pool.rename(pool.with_name("away"))
+    failed = run(subject, "pull", f"{SITE}:{ROOT}/study", tmp_path / "back", "--delete", code=6)
+    assert failed["files_deleted"] == 0
+    assert read_tree(tmp_path / "back") == kept
 
 
 @pytest.mark.heavy
