@@ -11,6 +11,7 @@ import subprocess
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
 
@@ -19,7 +20,7 @@ import pytest
 from hibali.config.settings import load_sites
 from hibali.errors import HibaliError, RefusedError
 from hibali.locations import read_location
-from hibali_plugins.fsspec_sites.files import FsspecFiles, open_files
+from hibali_plugins.fsspec_sites.files import FsspecFiles, XRootDFiles, open_files
 from hibali_plugins.fsspec_sites.xrootd import XRootDServer
 from tests.contracts.subjects import ROOT, SITE, Subject, subjects
 from tests.plugins.fsspec_sites.test_fsspec import run
@@ -69,6 +70,14 @@ def test_checksums_are_those_of_the_libraries() -> None:
         )
         assert checksum.text == f"{algorithm}:{wanted}"
     assert Checksum("adler32").text == "adler32:00000001"
+
+
+@pytest.mark.parametrize(("offered", "wanted"), [(["crc32", "adler32"], "adler32"), (["crc32"], "")])
+def test_the_crc32_of_xrootd_is_not_that_of_zlib(offered: list[str], wanted: str) -> None:
+    """It is that of POSIX cksum (XrdCksCalccrc32.cc), so every file would seem to be damaged."""
+    server = SimpleNamespace(algorithms=lambda: offered)
+    files = XRootDFiles(server, "/data", "grid", "", compares=True)
+    assert (files.algorithm, files.compares) == (wanted, bool(wanted))
 
 
 @pytest.fixture
@@ -208,6 +217,14 @@ def test_names_that_the_protocol_misreads_are_refused(
     assert ended["files_moved"] <= 1
     source = make_tree(tmp_path / "source", {b"a?b": b"1"})
     run(subject, "push", source, f"{SITE}:{ROOT}", code=8)
+
+
+@pytest.mark.heavy
+def test_names_with_a_number_sign_are_stored(subject: Subject, tmp_path: Path) -> None:
+    source = make_tree(tmp_path / "source", {b"a#b": b"1", b"#": b"22", b"c/#d#/e": b"333"})
+    run(subject, "push", source, f"{SITE}:{ROOT}")
+    run(subject, "pull", f"{SITE}:{ROOT}", tmp_path / "back")
+    assert read_tree(tmp_path / "back") == read_tree(source)
 
 
 @pytest.mark.heavy
