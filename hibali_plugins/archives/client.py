@@ -202,7 +202,7 @@ class ArchiveClient(RestClient):
                 "no-such-dataset",
                 "the archive has no public dataset with this DOI, or no longer",
                 subject=self.subject,
-                hint=f"Check the DOI: hibali sites show {self.subject}",
+                hint=doi_hint(self.subject),
             )
         return error_of(status, self.subject)
 
@@ -210,6 +210,11 @@ class ArchiveClient(RestClient):
         """Close all connections."""
         super().close()
         self._addresses.close()
+
+
+def doi_hint(subject: str) -> str:
+    """Return how to check the DOI of a site, or of a location that has one itself."""
+    return f"Check the DOI: {subject if subject.startswith('doi:') else f'hibali sites show {subject}'}"
 
 
 def _total_of(response: Response) -> int:

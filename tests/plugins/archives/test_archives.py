@@ -388,13 +388,18 @@ def test_a_doi_that_the_archive_does_not_have_is_said(hibali: Any) -> None:
     try:
         add(hibali, archive, "10.5281/zenodo.77", "--no-check")
         refused = hibali("ls", "there:", "--json", exit=3).last
-        assert refused["code"] == "no-such-dataset"
+        assert (refused["code"], refused["hint"]) == (
+            "no-such-dataset",
+            "Check the DOI: hibali sites show there",
+        )
     finally:
         archive.close()
 
 
-def test_a_doi_of_all_versions_is_refused_with_the_newest_one(hibali: Any) -> None:
+@pytest.mark.parametrize("foreign", ["", "10.1000/182"])
+def test_a_doi_of_all_versions_is_refused_with_the_newest_one(hibali: Any, foreign: str) -> None:
     archive = ARCHIVES["zenodo"](list(FILES))
+    archive.foreign = foreign  # type: ignore[attr-defined]
     try:
         add(hibali, archive, archive.all_versions_doi, "--no-check")
         refused = hibali("ls", "there:", "--json", exit=2).last
@@ -429,6 +434,19 @@ def test_a_dataset_is_pulled_by_its_doi_without_a_site(known: Archive, tmp_path:
     assert refused.value.code == "read-only-site"
 
 
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("archive", "doi"),
+    [("zenodo", "10.5281/zenodo.77"), ("openneuro", "10.18112/openneuro.ds000099.v1.0.0")],
+    indirect=["archive"],
+)
+def test_the_hint_of_a_location_names_no_site(known: Archive, doi: str) -> None:
+    del known
+    with pytest.raises(api.HibaliError) as refused:
+        api.ls(f"doi:{doi}")
+    assert (refused.value.code, refused.value.hint) == ("no-such-dataset", f"Check the DOI: doi:{doi}")
+
+
 def test_a_doi_of_all_versions_names_the_one_to_type(known: Archive, tmp_path: Path) -> None:
     if kind_of(known) == "osf":
         pytest.skip("it has no versions")
@@ -459,8 +477,9 @@ def test_the_page_of_a_doi_names_its_archive(monkeypatch: pytest.MonkeyPatch, do
     monkeypatch.setattr(finding, "is_public", lambda _: True)
     own = settings.ArchiveSettings(name=doi)
     if not service:
-        with pytest.raises(NotFoundError, match="no archive that hibali knows"):
-            finding.resolve(own, "there")
+        with pytest.raises(NotFoundError, match="no archive that hibali knows") as unknown:
+            finding.resolve(own, f"doi:{doi}")
+        assert f"hibali sites add NAME --doi {doi} --set" in str(unknown.value.hint)
         return
     found = finding.resolve(own, "there").place
     version = "2" if service == "figshare" else ""

@@ -318,3 +318,10 @@ def test_the_commands_of_the_page_work(subject: Subject, xrootd: CloudServer, tm
 def test_a_federation_of_pelican_is_refused_with_what_to_do(hibali: Any) -> None:
     for url in ("osdf:///ospool/a", "pelican://osg-htc.org/ospool/a"):
         assert b"--url davs://" in hibali("sites", "add", "two", "--fsspec", url, exit=2).err
+
+
+@pytest.mark.parametrize("word", ["roots", "xroot"])
+def test_another_word_for_xrootd_adds_no_site(hibali: Any, word: str) -> None:
+    refused = hibali("sites", "add", "two", "--fsspec", f"{word}://store.example.org//data", exit=2)
+    assert b"root://HOST//PATH" in refused.err
+    assert not hibali.home.config.exists() or b"two" not in hibali.home.config.read_bytes()
