@@ -264,6 +264,9 @@ def test_a_dataset_of_dataverse_is_listed_in_pages_whatever_their_order(
     try:
         listed = list_files(client, place(archive))
         assert sorted(listed.files) == sorted(tree_of(archive.files))
+        monkeypatch.setattr(dataverse, "MOST_FILES", 4)
+        with pytest.raises(TryLaterError, match="states 5 files"):
+            list_files(client, place(archive))
         archive.lists_pages = False
         assert list_files(client, place(archive)) == listed
     finally:
