@@ -62,18 +62,21 @@ class ArchiveClient(RestClient):
         for _ in range(_MOST_PAGES):
             page = self.record(path, **more)
             yield page
-            address = value_in(page, *following)
+            around = value_in(page, *following[:-1])
+            if not isinstance(around, Mapping) or following[-1] not in around:
+                raise self.bad_answer("it does not say whether another page follows")
+            address = around[following[-1]]
             if address is None:
                 return
             path, more = self.path_of(address), {}
         raise self.bad_answer(f"it has more than {_MOST_PAGES} pages")
 
     def size_of(self, record: Any, name: str = "size") -> int:
-        """Return the size of a file, of which the archive always has one."""
+        """Return the size of a file, or another number, of which the archive always has one."""
         try:
             return size_in(record, name)
         except ValueError:
-            raise self.bad_answer("a file has no size") from None
+            raise self.bad_answer(f"it lacks the number {name}") from None
 
     def path_of(self, address: Any) -> str:
         """Return the path and query of an address of this server, below its URL; anything else is a bad answer."""
@@ -199,7 +202,7 @@ class ArchiveClient(RestClient):
                 "no-such-dataset",
                 "the archive has no public dataset with this DOI, or no longer",
                 subject=self.subject,
-                hint=f"Check the DOI: hibali sites show {self.subject}",
+                hint=doi_hint(self.subject),
             )
         return error_of(status, self.subject)
 
@@ -207,6 +210,11 @@ class ArchiveClient(RestClient):
         """Close all connections."""
         super().close()
         self._addresses.close()
+
+
+def doi_hint(subject: str) -> str:
+    """Return how to check the DOI of a site, or of a location that has one itself."""
+    return f"Check the DOI: {subject if subject.startswith('doi:') else f'hibali sites show {subject}'}"
 
 
 def _total_of(response: Response) -> int:

@@ -14,7 +14,6 @@ from hibali_plugins.archives.files import (
     Listing,
     checksums,
     path_in,
-    size_in,
     size_or_none,
     text_in,
     time_in,
@@ -31,16 +30,17 @@ def list_files(client: ArchiveClient, place: Place) -> Listing:
     version = place.version or _newest(client, place)
     assets = f"/api/dandisets/{place.identifier}/versions/{version}/assets/"
     listing = Listing(version, DOI.format(place.identifier, version))
-    stated = 0
+    stated: int | None = None
     for page in client.pages(assets, ("next",), page_size=_PAGE, metadata="true"):
         results = page.get("results")
         if not isinstance(results, list):
             raise client.bad_answer("it is no list of assets")
-        stated = max(stated, size_in(page, "count") if isinstance(page.get("count"), int) else 0)
+        if stated is None:  # only the first page has it
+            stated = client.size_of(page, "count")
         for asset in results:
             _add(client, listing, asset)
-    if listing.count < stated:
-        raise client.bad_answer(f"it has fewer than the {stated} assets that it states")
+    if listing.count != stated:
+        raise client.bad_answer(f"it has {listing.count} of the {stated} assets that it states")
     return listing
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from hibali_plugins.archives.client import ArchiveClient
 from hibali_plugins.archives.files import (
+    MOST_FILES,
     ArchivedFile,
     Listing,
     checksums,
@@ -60,10 +61,12 @@ def _files(client: ArchiveClient, path: str, identifier: str) -> Iterable[Any]:
             if not isinstance(page, list):
                 raise client.bad_answer("it is no list of files")
             found |= {value_in(file, "dataFile", "id"): file for file in page}
-            total = size_or_none(answer, "totalCount") or 0
+            total = client.size_of(answer, "totalCount")
+            if total > MOST_FILES:
+                raise client.bad_answer(f"it states {total} files")
             if offset + len(page) >= total or not page:
                 break
-        if len(found) >= total:
+        if len(found) == total:
             return found.values()
     raise client.bad_answer(f"it has {len(found)} of the {total} files that it states")
 

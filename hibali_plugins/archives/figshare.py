@@ -7,12 +7,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from itertools import islice
 from typing import Any
 
 from hibali_plugins.archives.client import ArchiveClient
 from hibali_plugins.archives.files import (
-    MOST_FILES,
     ArchivedFile,
     Listing,
     checksums,
@@ -37,7 +35,7 @@ def list_files(client: ArchiveClient, place: Place) -> Listing:
         raise client.bad_answer("it is no article")
     folders = record.get("folder_structure")
     listing, made = Listing(str(version), text_in(record, "doi")), time_in(record, "published_date")
-    files = list(islice(_files(client, f"{article}/versions/{version}/files"), MOST_FILES))
+    files = list(_files(client, f"{article}/versions/{version}/files"))
     paths = [path_in(text_in(folders, str(value_in(file, "id"))), text_in(file, "name")) for file in files]
     count = Counter(paths)
     for file, path in zip(files, paths, strict=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -107,5 +108,6 @@ def _resolve(doi: str, subject: str, resolver: str) -> tuple[Service, str]:
         "unknown-archive",
         "the DOI leads to no archive that hibali knows: Zenodo, Figshare, Dataverse, DANDI, OSF or OpenNeuro",
         subject=subject,
-        hint="If it is in a Dataverse, name that: --set doi.url=https://dataverse.example.org",
+        hint=f"If it is in a Dataverse, name that: hibali sites add NAME --doi {shlex.quote(doi)} "
+        "--set doi.url=https://dataverse.example.org",
     )

@@ -10,7 +10,7 @@ from typing import Any
 
 from hibali.errors import AccessError, NotFoundError, TryLaterError
 from hibali.http.rest import Call
-from hibali_plugins.archives.client import ArchiveClient
+from hibali_plugins.archives.client import ArchiveClient, doi_hint
 from hibali_plugins.archives.files import (
     ArchivedFile,
     Listing,
@@ -81,7 +81,7 @@ def _error_of(subject: str, message: str) -> AccessError | NotFoundError | TryLa
             "no-such-dataset",
             "the archive has no public dataset with this DOI, or no longer",
             subject=subject,
-            hint=f"Check the DOI: hibali sites show {subject}",
+            hint=doi_hint(subject),
         )
     return TryLaterError(
         "bad-answer",

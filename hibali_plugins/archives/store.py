@@ -11,7 +11,7 @@ from hibali.errors import AccessError, NotFoundError, UsageError
 from hibali_plugins.archives.client import ArchiveClient
 from hibali_plugins.archives.files import ArchivedFile, Listing
 from hibali_plugins.archives.finding import list_files
-from hibali_plugins.archives.settings import Place
+from hibali_plugins.archives.settings import Place, place_of
 from transfers.agent.identity import Identity
 from transfers.model.entry import Entry, Kind, Verification, enclosing
 from transfers.model.facts import Facts
@@ -89,9 +89,17 @@ class ArchiveStore(ServerReader):
         return listing
 
     def _not_one_version(self, listing: Listing) -> UsageError:
-        newest = listing.doi
-        if self._place.service == "dataverse":
-            newest = f"{self._place.identifier.removeprefix('doi:')}@{listing.version}"
+        place, newest = self._place, listing.doi
+        exact = place_of(newest, place.service)
+        if place.service == "dataverse":
+            newest = f"{place.identifier.removeprefix('doi:')}@{listing.version}"
+        elif exact is None or exact.service != place.service:  # one that others gave, which leads elsewhere
+            prefix = "10.5072" if "sandbox" in place.url else "10.5281"
+            by_number = {
+                "zenodo": f"{prefix}/zenodo.{listing.version}",
+                "figshare": f"10.6084/m9.figshare.{place.identifier}.v{listing.version}",
+            }
+            newest = by_number.get(place.service, newest)
         named = f"hibali config set sites.{self._subject}.doi.name {shlex.quote(newest)}"
         return UsageError(
             "not-one-version",

@@ -43,6 +43,8 @@ def _read_url(value: Any, note: Note) -> str:
         raise ValueError(
             "names a Pelican federation: add the namespace's collections URL with --url davs://HOST:PORT/PATH"
         )
+    if protocol in {"roots", "xroot", "xroots"}:
+        raise ValueError("must be root://HOST//PATH: a server that requires TLS gets it")
     if protocol in REFUSED:
         raise ValueError(f"{protocol} does not store files itself: name the filesystem below it")
     if protocol in {"file", "local"} and not rest.startswith("/"):

@@ -74,7 +74,7 @@ def _unreadable(reason: str) -> IncompleteError:
 
 
 def _described(name: str, found: Any) -> dict[str, Any]:
-    """Describe a name as fsspec does; links are reported as what they lead to, and not at all if that is missing."""
+    """Describe a name as fsspec does; links are reported as what they lead to."""
     from XRootD.client.flags import StatInfoFlags  # start-up: the library is large
 
     if found is None or found.flags & StatInfoFlags.OTHER:
@@ -119,7 +119,7 @@ class XRootDServer:
         described = {one.name: one.statinfo for one in self._names(path, DirListFlags.STAT)}
         found = [_described(f"{around}/{name}", one) for name, one in described.items()]
         lacking = [one.name for one in self._names(path, DirListFlags.NONE) if one.name not in described]
-        return [*found, *filter(None, (self._alone(f"{around}/{name}") for name in lacking))]
+        return [*found, *(self._alone(f"{around}/{name}") for name in lacking)]
 
     def _names(self, path: str, flags: int) -> Any:
         try:
@@ -131,13 +131,11 @@ class XRootDServer:
         _check(status)
         return found
 
-    def _alone(self, path: str) -> dict[str, Any] | None:
-        """Return the properties of a listed name, without a size if they are unknown; None if it vanished, or is a link to nothing."""
+    def _alone(self, path: str) -> dict[str, Any]:
+        """Return the properties of a listed name, without a size if they are unknown, as those of a link to nothing are: it is no absent name."""
         try:
             return self.info(path)
-        except FileNotFoundError:
-            return None
-        except (RefusedError, PermissionError):
+        except (RefusedError, PermissionError, FileNotFoundError):
             return {"name": path, "type": "file", "size": None}
         except OSError as problem:
             if problem.errno != errno.EIO:

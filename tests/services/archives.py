@@ -148,9 +148,11 @@ class ZenodoArchive(Archive):
 
     Attributes:
         form: How it describes a record: "zenodo"; "deposition", as one's own, which public records were, too, in 2023; or "rdm".
+        foreign: The DOI of each record, if its depositor had one of another publisher.
     """
 
     form = "zenodo"
+    foreign = ""
 
     doi, older_doi, all_versions_doi = "10.5281/zenodo.11", "10.5281/zenodo.10", "10.5281/zenodo.9"
 
@@ -184,7 +186,7 @@ class ZenodoArchive(Archive):
             for file, link in zip(files, links, strict=True)
         ]
         number = int(found[1])
-        doi = f"10.5281/zenodo.{number}"
+        doi = self.foreign or f"10.5281/zenodo.{number}"
         if self.form == "rdm":
             entries = {"count": len(listed), "entries": {each["key"]: each for each in listed}}
             pids = {"doi": {"identifier": doi, "provider": "datacite"}}

@@ -1,12 +1,13 @@
 """Read and write the files of a draft of Zenodo (developers.zenodo.org: depositions, the files API; zenodo-rdm 6386403, legacy/resources.py).
 
-A PUT replaces a file in one transaction and answers with the MD5 of what was stored. That proves a file, together with the MD5 of what was
-sent. Zenodo keeps no times and no sha256: for each file they are recorded on this machine, before its last byte is sent, by its MD5. So a
+A PUT replaces a file in one transaction and answers with the MD5 of what was stored: Zenodo's word, which is compared with the MD5 of what was
+sent. It has no conditions, so what is there is looked up just before. Zenodo keeps no times and no sha256: for each file they are recorded on this machine, before its last byte is sent, by its MD5. So a
 file whose answer was lost is not sent again either.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 import threading
@@ -15,7 +16,7 @@ from time import monotonic
 from typing import Any, NoReturn
 from urllib.parse import quote_from_bytes
 
-from hibali.errors import NotFoundError, RefusedError, UsageError
+from hibali.errors import AccessError, NotFoundError, RefusedError, UsageError
 from hibali.http.client import Bytes, Response
 from hibali.http.rest import Call
 from hibali_plugins.archives.client import ArchiveClient
@@ -29,8 +30,10 @@ from transfers.stores.server.filesystem import FilesystemSupport
 from transfers.stores.server.keys import Cache, Listed
 from transfers.stores.server.lease import Held, Lease
 from transfers.stores.server.manifest import Known
+from transfers.stores.server.own_files import CHANGED_SINCE
 from transfers.stores.server.reading import Got
 from transfers.stores.server.records import PIECE_BYTES, Found
+from transfers.stores.server.streaming import Refused
 
 _NO_FOLDERS = "drafts of Zenodo have no folders; put each folder into an archive first, for example with tar"
 # Zenodo removes spaces around names from some answers.
@@ -106,8 +109,8 @@ class DraftFiles(Files):
         return Found(Kind.FILE, size, known.mtime_ns, md5, digest=known.sha256)
 
     def stat(self, path: bytes) -> Found | None:
-        """See Files."""
-        return self._files().get(path) if path else Found(Kind.FOLDER)
+        """See Files. Nothing older is enough, because what a plan replaces is compared with it."""
+        return self._files(fresh=True).get(path) if path else Found(Kind.FOLDER)
 
     def children(self, folder: bytes, *, seconds: float = LIST_SECONDS) -> list[tuple[bytes, Found]]:
         """See Files."""
@@ -153,17 +156,20 @@ class DraftFiles(Files):
         sums = _Sums()
         sums.update(content)
         self._record(path, entry, sums)
-        attempts: list[bytes] = []
+        attempts: list[str] = []  # with what was there before each
 
         def send() -> Response:
             existing = self._files(fresh=bool(attempts)).get(path)
             if existing is not None and (existing.size, existing.tag) == (len(content), sums.md5):
                 return _THERE
-            attempts.append(path)
+            attempts.append("" if existing is None else existing.tag)
+            if attempts[-1] != attempts[0]:
+                raise Refused(CHANGED_SINCE)
             # over a connection of its own: a kept one may have ended, and then the request would be sent twice
             return self._client.upload(self._put_call(path), [content], len(content))
 
-        response = self._client.tried(send)
+        with self._explained():
+            response = self._client.tried(send)
         if response is not _THERE:
             self._note(path, sums, response)
         elif attempts:
@@ -197,7 +203,18 @@ class DraftFiles(Files):
                 yield held
 
         self._files()
-        self._note(path, sums, self._client.upload(self._put_call(path), hashed(), entry.size))
+        with self._explained():
+            response = self._client.upload(self._put_call(path), hashed(), entry.size)
+        self._note(path, sums, response)
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Raise `RefusedError("not-a-draft")` if access is denied because it was published meanwhile."""
+        try:
+            yield
+        except AccessError:
+            self._files(fresh=True)
+            raise
 
     def _record(self, path: bytes, entry: Entry, sums: _Sums) -> None:
         """Record what will be stored: that counts once the archive lists this MD5."""
@@ -220,14 +237,26 @@ class DraftFiles(Files):
         """See Files. The sha256 of what was just sent is that of what is stored, if the MD5 of both is the same."""
         with self._guard:
             sent = self._sent.pop(path, None)
-        return super().digest(path, expected) if sent is None else (sent, self.stat(path))
+        return super().digest(path, expected) if sent is None else (sent, self._files().get(path))
+
+    def written(self, *, read_back: bool) -> Verification:
+        """See Files: Zenodo says what it stored."""
+        del read_back
+        return Verification.CLAIMED
 
     def delete(self, path: bytes) -> None:
-        """See Files. Names with a slash are hibali's own ones, which a draft never has."""
+        """See Files. hibali's own names have a slash, and a draft never has them. Zenodo's API removes no others with one."""
+        is_there = path in self._files()
         if b"/" in path:
+            if is_there:
+                raise RefusedError(
+                    "unsafe-name",
+                    "a file with a slash in its name can only be removed in the browser",
+                    subject=self.subject,
+                )
             return
-        self._files()
-        self._client.repeat(Call("DELETE", self._target(path), accept=(404,)))
+        with self._explained():
+            self._client.repeat(Call("DELETE", self._target(path), accept=(404,)))
         with self._guard:
             self._listed.pop(path, None)
 
@@ -261,7 +290,7 @@ class DraftFiles(Files):
         return Facts(
             kind="zenodo",
             read_verification=read_verification,
-            write_verification=Verification.DIGEST,
+            write_verification=Verification.CLAIMED,
             folders=False,
             links=False,
             modes=False,

@@ -13,8 +13,9 @@ import pytest
 
 import hibali as api
 from hibali.errors import IncompleteError, NotFoundError, TryLaterError
-from hibali_plugins.archives import dataverse, finding, settings
+from hibali_plugins.archives import dataverse, files, finding, settings
 from hibali_plugins.archives.client import ArchiveClient
+from hibali_plugins.archives.files import value_in
 from hibali_plugins.archives.finding import list_files
 from hibali_plugins.archives.settings import Place, place_of
 from tests.services.archives import ARCHIVES, Archive, Published
@@ -263,8 +264,60 @@ def test_a_dataset_of_dataverse_is_listed_in_pages_whatever_their_order(
     try:
         listed = list_files(client, place(archive))
         assert sorted(listed.files) == sorted(tree_of(archive.files))
+        monkeypatch.setattr(dataverse, "MOST_FILES", 4)
+        with pytest.raises(TryLaterError, match="states 5 files"):
+            list_files(client, place(archive))
         archive.lists_pages = False
         assert list_files(client, place(archive)) == listed
+    finally:
+        client.close()
+        archive.close()
+
+
+@pytest.mark.parametrize(
+    ("service", "names"),
+    [
+        ("dataverse", ("totalCount",)),
+        ("dandi", ("count",)),
+        ("dandi", ("next",)),
+        ("osf", ("links", "next")),
+        ("zenodo", ("files", "count")),
+    ],
+)
+def test_a_listing_that_does_not_say_that_it_is_whole_is_refused(
+    monkeypatch: pytest.MonkeyPatch, service: str, names: tuple[str, ...]
+) -> None:
+    """Else `--delete` would remove what is on the pages that were not read."""
+    archive = ARCHIVES[service](list(FILES))
+    archive.form = "rdm"  # type: ignore[attr-defined]  # of Zenodo
+    client = ArchiveClient(archive.url, "there")
+    answered = ArchiveClient.record
+
+    def without(*asked: Any, **query: Any) -> dict[str, Any]:
+        found = answered(*asked, **query)
+        around = value_in(found, *names[:-1])
+        if isinstance(around, dict):
+            around.pop(names[-1], None)
+        return found
+
+    try:
+        list_files(client, place(archive))
+        monkeypatch.setattr(ArchiveClient, "record", without)
+        with pytest.raises(TryLaterError) as refused:
+            list_files(client, place(archive))
+        assert refused.value.code == "bad-answer"
+    finally:
+        client.close()
+        archive.close()
+
+
+def test_a_dataset_of_figshare_with_too_many_files_is_not_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "MOST_FILES", 3)
+    archive = ARCHIVES["figshare"](list(FILES))
+    client = ArchiveClient(archive.url, "there")
+    try:
+        with pytest.raises(IncompleteError, match="more than 3 files"):
+            list_files(client, place(archive))
     finally:
         client.close()
         archive.close()
@@ -338,13 +391,18 @@ def test_a_doi_that_the_archive_does_not_have_is_said(hibali: Any) -> None:
     try:
         add(hibali, archive, "10.5281/zenodo.77", "--no-check")
         refused = hibali("ls", "there:", "--json", exit=3).last
-        assert refused["code"] == "no-such-dataset"
+        assert (refused["code"], refused["hint"]) == (
+            "no-such-dataset",
+            "Check the DOI: hibali sites show there",
+        )
     finally:
         archive.close()
 
 
-def test_a_doi_of_all_versions_is_refused_with_the_newest_one(hibali: Any) -> None:
+@pytest.mark.parametrize("foreign", ["", "10.1000/182"])
+def test_a_doi_of_all_versions_is_refused_with_the_newest_one(hibali: Any, foreign: str) -> None:
     archive = ARCHIVES["zenodo"](list(FILES))
+    archive.foreign = foreign  # type: ignore[attr-defined]
     try:
         add(hibali, archive, archive.all_versions_doi, "--no-check")
         refused = hibali("ls", "there:", "--json", exit=2).last
@@ -379,6 +437,19 @@ def test_a_dataset_is_pulled_by_its_doi_without_a_site(known: Archive, tmp_path:
     assert refused.value.code == "read-only-site"
 
 
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("archive", "doi"),
+    [("zenodo", "10.5281/zenodo.77"), ("openneuro", "10.18112/openneuro.ds000099.v1.0.0")],
+    indirect=["archive"],
+)
+def test_the_hint_of_a_location_names_no_site(known: Archive, doi: str) -> None:
+    del known
+    with pytest.raises(api.HibaliError) as refused:
+        api.ls(f"doi:{doi}")
+    assert (refused.value.code, refused.value.hint) == ("no-such-dataset", f"Check the DOI: doi:{doi}")
+
+
 def test_a_doi_of_all_versions_names_the_one_to_type(known: Archive, tmp_path: Path) -> None:
     if kind_of(known) == "osf":
         pytest.skip("it has no versions")
@@ -409,8 +480,9 @@ def test_the_page_of_a_doi_names_its_archive(monkeypatch: pytest.MonkeyPatch, do
     monkeypatch.setattr(finding, "is_public", lambda _: True)
     own = settings.ArchiveSettings(name=doi)
     if not service:
-        with pytest.raises(NotFoundError, match="no archive that hibali knows"):
-            finding.resolve(own, "there")
+        with pytest.raises(NotFoundError, match="no archive that hibali knows") as unknown:
+            finding.resolve(own, f"doi:{doi}")
+        assert f"hibali sites add NAME --doi {doi} --set" in str(unknown.value.hint)
         return
     found = finding.resolve(own, "there").place
     version = "2" if service == "figshare" else ""

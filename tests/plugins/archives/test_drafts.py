@@ -10,8 +10,14 @@ from typing import Any
 
 import pytest
 
+from hibali.errors import RefusedError
+from hibali.http.login import bearer_authorization
+from hibali_plugins.archives.client import ArchiveClient
+from hibali_plugins.archives.drafts.files import DraftFiles
 from tests.services.zenodo import Deposition, Zenodo
+from tests.support.payloads import file_entry, items_of, payloads_of
 from tests.support.waiting import wait_for
+from transfers.stores.server.store import ServerStore
 
 MIB = 1 << 20
 TREE = {"README.md": b"A dataset.\n", "empty": b"", "scan 1 ü.nii": b"x" * 3000}
@@ -54,7 +60,7 @@ def test_a_folder_is_pushed_once_compared_changed_and_pulled(
     hibali: Any, zenodo: Zenodo, draft: dict[str, bytes], folder: Path, tmp_path: Path
 ) -> None:
     receipt = hibali("push", folder, "atlas:", "--json", exit=0).last
-    assert (receipt["files_moved"], receipt["proof_moved"]) == (3, "digest")
+    assert (receipt["files_moved"], receipt["proof_moved"]) == (3, "claimed")
     assert named(draft) == named(TREE)
     before = dict(zenodo.received)
     assert hibali("push", folder, "atlas:", "--json", exit=0).last["files_moved"] == 0
@@ -140,6 +146,63 @@ def test_a_published_record_is_never_changed(
     assert hibali("push", folder, "atlas:", "--json", exit=8).last["code"] == "not-a-draft"
     assert not draft
     zenodo.depositions[1234567].submitted = False
+
+
+@pytest.fixture
+def files(hibali_home: Any, zenodo: Zenodo, draft: dict[str, bytes]) -> Iterator[DraftFiles]:
+    """Return the files of the draft in this process."""
+    del hibali_home, draft
+    login = bearer_authorization(lambda: zenodo.token, lambda _: zenodo.token)
+    opened = DraftFiles(ArchiveClient(zenodo.url, "atlas", login=login), "1234567", "atlas")
+    yield opened
+    opened.close()
+
+
+def test_a_file_that_the_plan_did_not_see_is_not_replaced(files: DraftFiles, draft: dict[str, bytes]) -> None:
+    """It came after the draft was listed a moment ago."""
+    store = ServerStore(files, "atlas", b"")
+    draft["old"] = b"old"
+    listed = {entry.path: entry for entry in store.list()}
+    draft.update({"old": b"theirs", "new": b"theirs"})
+    contents = {b"new": b"mine", b"old": b"mine", b"third": b"mine"}
+    items = items_of([file_entry(*one) for one in contents.items()], listed)
+    results = list(store.write(payloads_of([item._replace(exact=True) for item in items], contents)))
+    assert sorted(one.problem.code if one.problem else "" for one in results) == [
+        "",
+        "target-changed",
+        "target-changed",
+    ]
+    assert draft == {"old": b"theirs", "new": b"theirs", "third": b"mine"}
+    store.close()
+
+
+def test_what_was_sent_is_counted_once(hibali: Any, draft: dict[str, bytes], folder: Path) -> None:
+    """Nothing is read back."""
+    receipt = hibali("push", folder, "atlas:", "--json", exit=0).last
+    assert receipt["bytes_sent"] < 2 * sum(map(len, draft.values()))
+
+
+def test_a_name_with_a_slash_is_not_said_to_be_removed(hibali: Any, draft: dict[str, bytes]) -> None:
+    draft["sub/a.txt"] = b"1"
+    refused = hibali("rm", "atlas:sub/a.txt", "--json", exit=6)
+    assert "browser" in str(refused.lines)
+    assert draft == {"sub/a.txt": b"1"}
+
+
+def test_a_draft_that_is_published_meanwhile_is_said(
+    files: DraftFiles, zenodo: Zenodo, draft: dict[str, bytes]
+) -> None:
+    draft["a"] = b"1"
+    files.children(b"")
+    zenodo.depositions[1234567].submitted = True
+    try:
+        for act in (lambda: files.put(b"b", b"2"), lambda: files.delete(b"a")):
+            with pytest.raises(RefusedError) as refused:
+                act()
+            assert refused.value.code == "not-a-draft"
+    finally:
+        zenodo.depositions[1234567].submitted = False
+    assert draft == {"a": b"1"}
 
 
 def test_a_wrong_token_and_draft_are_said(

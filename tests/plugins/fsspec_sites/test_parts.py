@@ -59,6 +59,13 @@ class _FolderLocks(FsspecFiles):
         return True
 
 
+def test_a_character_is_not_refused_because_of_another_one(tmp_path: Path) -> None:
+    """`?` and `#` are probed together, too, unless `?` alone is refused."""
+    files = FsspecFiles(LocalFileSystem(), str(tmp_path), "lake", "file")
+    files.traits = replace(files.traits, refuses=b"?")
+    assert probe_filesystem(files, b"").refuses == ("?",)
+
+
 def test_a_probed_filesystem_can_lock_by_folders(tmp_path: Path) -> None:
     """The probe finds it, leaves nothing, and a second client is refused."""
     files = _FolderLocks(tmp_path)

@@ -11,6 +11,7 @@ import subprocess
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
 
@@ -19,7 +20,7 @@ import pytest
 from hibali.config.settings import load_sites
 from hibali.errors import HibaliError, RefusedError
 from hibali.locations import read_location
-from hibali_plugins.fsspec_sites.files import FsspecFiles, open_files
+from hibali_plugins.fsspec_sites.files import FsspecFiles, XRootDFiles, open_files
 from hibali_plugins.fsspec_sites.xrootd import XRootDServer
 from tests.contracts.subjects import ROOT, SITE, Subject, subjects
 from tests.plugins.fsspec_sites.test_fsspec import run
@@ -69,6 +70,14 @@ def test_checksums_are_those_of_the_libraries() -> None:
         )
         assert checksum.text == f"{algorithm}:{wanted}"
     assert Checksum("adler32").text == "adler32:00000001"
+
+
+@pytest.mark.parametrize(("offered", "wanted"), [(["crc32", "adler32"], "adler32"), (["crc32"], "")])
+def test_the_crc32_of_xrootd_is_not_that_of_zlib(offered: list[str], wanted: str) -> None:
+    """It is that of POSIX cksum (XrdCksCalccrc32.cc), so every file would seem to be damaged."""
+    server = SimpleNamespace(algorithms=lambda: offered)
+    files = XRootDFiles(server, "/data", "grid", "", compares=True)
+    assert (files.algorithm, files.compares) == (wanted, bool(wanted))
 
 
 @pytest.fixture
@@ -133,7 +142,6 @@ def test_a_listing_that_the_server_cuts_off_is_complete(subject: Subject) -> Non
     subject.plant({b"%d" % number: b"1" for number in range(60)})
     folder = subject.backend.at(ROOT)  # type: ignore[attr-defined]
     (folder / "loop").symlink_to("loop")
-    (folder / "nowhere").symlink_to("missing")
     subject.plant({b"%d" % number: b"1" for number in range(60, 120)})
     short = subprocess.run(
         ["xrdfs", subject.backend.endpoint, "ls", "-l", f"/{folder.parent.parent.name}/{ROOT}"],
@@ -144,6 +152,23 @@ def test_a_listing_that_the_server_cuts_off_is_complete(subject: Subject) -> Non
         "the server no longer does, so names need not be listed twice"
     )
     assert sum(name.isdigit() for name in subject.listed()) == 120
+
+
+@pytest.mark.heavy
+def test_nothing_is_deleted_because_of_links_to_nothing(subject: Subject, tmp_path: Path) -> None:
+    """The disk to which the links of a dataset lead may be away."""
+    names = [b"%d" % number for number in range(5)]
+    subject.plant({b"pool/" + name: name for name in names} | {b"study/real": b"1"})
+    pool = subject.backend.at(ROOT) / "pool"  # type: ignore[attr-defined]
+    for name in names:
+        (pool.parent / "study" / name.decode()).symlink_to(pool / name.decode())
+    run(subject, "pull", f"{SITE}:{ROOT}/study", tmp_path / "back")
+    kept = read_tree(tmp_path / "back")
+    assert len(kept) == 6
+    pool.rename(pool.with_name("away"))
+    failed = run(subject, "pull", f"{SITE}:{ROOT}/study", tmp_path / "back", "--delete", code=6)
+    assert failed["files_deleted"] == 0
+    assert read_tree(tmp_path / "back") == kept
 
 
 @pytest.mark.heavy
@@ -192,6 +217,14 @@ def test_names_that_the_protocol_misreads_are_refused(
     assert ended["files_moved"] <= 1
     source = make_tree(tmp_path / "source", {b"a?b": b"1"})
     run(subject, "push", source, f"{SITE}:{ROOT}", code=8)
+
+
+@pytest.mark.heavy
+def test_names_with_a_number_sign_are_stored(subject: Subject, tmp_path: Path) -> None:
+    source = make_tree(tmp_path / "source", {b"a#b": b"1", b"#": b"22", b"c/#d#/e": b"333"})
+    run(subject, "push", source, f"{SITE}:{ROOT}")
+    run(subject, "pull", f"{SITE}:{ROOT}", tmp_path / "back")
+    assert read_tree(tmp_path / "back") == read_tree(source)
 
 
 @pytest.mark.heavy
@@ -285,3 +318,10 @@ def test_the_commands_of_the_page_work(subject: Subject, xrootd: CloudServer, tm
 def test_a_federation_of_pelican_is_refused_with_what_to_do(hibali: Any) -> None:
     for url in ("osdf:///ospool/a", "pelican://osg-htc.org/ospool/a"):
         assert b"--url davs://" in hibali("sites", "add", "two", "--fsspec", url, exit=2).err
+
+
+@pytest.mark.parametrize("word", ["roots", "xroot"])
+def test_another_word_for_xrootd_adds_no_site(hibali: Any, word: str) -> None:
+    refused = hibali("sites", "add", "two", "--fsspec", f"{word}://store.example.org//data", exit=2)
+    assert b"root://HOST//PATH" in refused.err
+    assert not hibali.home.config.exists() or b"two" not in hibali.home.config.read_bytes()

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Callable
 from typing import Any
 
 from hibali.http.client import Bytes
 
-_ZLIB: dict[str, tuple[Callable[[Bytes, int], int], int]] = {
-    "adler32": (zlib.adler32, 1),
-    "crc32": (zlib.crc32, 0),
-}  # with their values of nothing
+_ADLER = "adler32"  # what XRootD calls crc32 is that of POSIX cksum, not that of zlib
 _HASHES = frozenset({"md5", "sha1", "sha256", "sha512"})
 _GIT = "gitsha1"  # the id that git gives to a file: its size is hashed, too
-ALGORITHMS = _HASHES | _ZLIB.keys()
+ALGORITHMS = _HASHES | {_ADLER}
 
 
 class Checksum:
@@ -25,20 +21,18 @@ class Checksum:
         """`size` is that of the whole content in bytes, which only `gitsha1` needs."""
         self.algorithm = algorithm
         self._hash: Any = None
-        self._value = 0
+        self._value = zlib.adler32(b"")
         if algorithm == _GIT:
             self._hash = hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
-        elif algorithm in _HASHES:
+        elif algorithm != _ADLER:
             self._hash = hashlib.new(algorithm, usedforsecurity=False)
-        else:
-            self._value = _ZLIB[algorithm][1]
 
     def update(self, content: Bytes) -> None:
         """Add the next piece."""
         if self._hash:
             self._hash.update(content)
         else:
-            self._value = _ZLIB[self.algorithm][0](content, self._value)
+            self._value = zlib.adler32(content, self._value)
 
     @property
     def text(self) -> str:

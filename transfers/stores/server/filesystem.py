@@ -341,9 +341,10 @@ class _Probe:
     def _names(self) -> dict[str, Any]:
         tried = {b"x" + odd + (b"41x" if odd == b"%" else b"x"): odd for odd in _ODD}
         tried |= {b"x" + end: end for end in _ENDS if b"x" + end not in tried}
-        tried[b"x?x#x"] = b"#"  # some implementations take both together for parts of a URL
-        long, longest, upper = b"l" * LONG_NAME, b"l" * _LINUX_NAME, b"UPPER"
         refused = set(self._files.traits.refuses)
+        if refused.isdisjoint(b"?"):
+            tried[b"x?x#x"] = b"#"  # some implementations take both together for parts of a URL
+        long, longest, upper = b"l" * LONG_NAME, b"l" * _LINUX_NAME, b"UPPER"
         names = [name for name in tried if refused.isdisjoint(name)]
         names += [long, longest, upper]
         with ThreadPoolExecutor(self._files.traits.threads, thread_name_prefix="probe") as pool:

@@ -357,8 +357,8 @@ class ServerWriter(StreamingWriter):
         def act() -> None:
             found = put()
             target.record(item.entry, found, digest())
-            self._count(item.entry.size * (2 if target.read_back else 1))
             verification = target.files.written(read_back=target.read_back)
+            self._count(item.entry.size * (2 if verification is Verification.DIGEST else 1))
             self._jobs.report(Committed(item, digest(), verification, found.tag or None))
 
         with contextlib.suppress(UploadRestartedError):
