@@ -229,7 +229,7 @@ class DocumentationHome:
         self.hibali.env["ZENODO_TOKEN"] = drafts.token
         self.replacements |= {
             "--doi 10.5281/zenodo.1234567": f"--doi {dataset.doi} --set doi.url={dataset.url}",
-            "--zenodo-draft 1234567": f"--zenodo-draft 1234567 --set zenodo.url={drafts.url}",
+            "--zenodo 1234567": f"--zenodo 1234567 --set zenodo.url={drafts.url}",
         }
         try:
             yield

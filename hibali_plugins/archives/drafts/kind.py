@@ -25,7 +25,7 @@ KIND = StoreKind(
     secret_variables=lambda site: site.own.bearer.secret_variables,
     options=(
         SiteOption(
-            "zenodo-draft",
+            "zenodo",
             "zenodo.draft",
             "NUMBER",
             "A draft of yours in Zenodo; it has no folders.",
@@ -34,7 +34,7 @@ KIND = StoreKind(
         credentials_option("zenodo.token_command"),
     ),
     example=(
-        "hibali sites add atlas-draft --zenodo-draft 1234567 --set zenodo.token_variable=ZENODO_TOKEN",
+        "hibali sites add atlas-draft --zenodo 1234567 --set zenodo.token_variable=ZENODO_TOKEN",
         "A draft in Zenodo, into which files are pushed.",
     ),
 )

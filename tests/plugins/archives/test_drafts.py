@@ -39,7 +39,7 @@ def draft(hibali: Any, zenodo: Zenodo) -> dict[str, bytes]:
     """Return the files of the draft of the site `atlas`."""
     hibali.env[TOKEN] = zenodo.token
     address = ("--set", f"zenodo.url={zenodo.url}", "--set", f"zenodo.token_variable={TOKEN}")
-    hibali("sites", "add", "atlas", "--zenodo-draft", "1234567", *address, exit=0)
+    hibali("sites", "add", "atlas", "--zenodo", "1234567", *address, exit=0)
     return zenodo.depositions[1234567].files
 
 
