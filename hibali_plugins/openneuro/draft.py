@@ -50,6 +50,7 @@ _OWN = frozenset(
     {b".datalad", b".git", b".gitattributes", b".gitignore", b".gitmodules"}
 )  # of the repository
 _PENDING_BYTES = 64 * 1024 * 1024  # of blobs that wait for git
+_DEEPEST = 256  # folders around a link
 _ATTEMPTS = 4  # of a push, while others commit
 
 
@@ -200,6 +201,13 @@ class Draft:
             found[path] = _least_size(value.decode("ascii", "replace"))
         return found
 
+    def points_at(self, key: str) -> bool:
+        """Return whether a commit of the fetched history has the key, as a link of any depth or as git-annex's unlocked file."""
+        contents = [link_of(b"/" * depth, key) for depth in range(_DEEPEST)]
+        contents.append(b"/annex/objects/%s\n" % key.encode())
+        asked = b"".join(_id_of(content).encode() + b"\n" for content in contents)
+        return b" blob " in self._output("cat-file", "--batch-check", stdin=asked)
+
     # What changes
 
     def put(self, path: bytes, content: bytes) -> str:
@@ -218,7 +226,7 @@ class Draft:
         self._pending.append(content)
         if sum(map(len, self._pending)) > _PENDING_BYTES:
             self._store_blobs()
-        blob = hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
+        blob = _id_of(content)
         self._changes[path] = (mode, blob)
         return blob
 
@@ -291,6 +299,10 @@ class Draft:
         ]
         self._import(b"\n".join(lines) + b"\n\n")
         return self._output("rev-parse", "--verify", "refs/heads/draft").decode().strip()
+
+
+def _id_of(content: bytes) -> str:
+    return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
 
 
 def annex_key(path: bytes, size: int, sha256: str) -> str:

@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 
+from tests.services.archives import ARCHIVES, Published
 from tests.services.openneuro import KEY, OpenNeuro, key_table
+from tests.services.rest import Reply
 from tests.services.session import REPOSITORY
 from tests.support.documentation_home import lines_to_type, page
 from tests.support.waiting import wait_for
@@ -124,11 +126,76 @@ def test_an_earlier_part_and_a_damaged_content_are_not_taken_for_whole(
         double.object_path(key).write_bytes(content)
     hibali("push", folder, "mine:", exit=0)
     assert tree_of(double) == FILES
-    os.truncate(double.object_path(LARGE_KEY), MIB)  # after the commit, and unseen by HEAD
-    double.object_path(SMALL_KEY).unlink()
-    again = hibali("push", folder, "mine:", "--json", exit=0).last
-    assert again["files_moved"] == 2
+    assert sorted(double.deleted) == sorted([LARGE_KEY, SMALL_KEY])
+    double.object_path(LARGE_KEY).unlink()  # after the commit
+    assert hibali("push", folder, "mine:", "--json", exit=0).last["files_moved"] == 1
     assert tree_of(double) == FILES
+
+
+def no_length(key: str, reply: Reply) -> Reply:
+    """Answer as a proxy that sends chunks."""
+    del key
+    return reply if reply.status == 404 else Reply(200, reply.content, size=-1)
+
+
+def long_length(key: str, reply: Reply) -> Reply:
+    del key, reply
+    return Reply(200, iter([b"x"]), {"Content-Length": "9" * 5000}, size=-1)
+
+
+def page_of_a_proxy(key: str, reply: Reply) -> Reply:
+    del key, reply
+    return Reply(200, b"<html>Maintenance</html>")
+
+
+def login_page(key: str, reply: Reply) -> Reply:
+    del key, reply
+    return Reply(303, b"", {"Location": "https://login.example.org/"})
+
+
+@pytest.mark.parametrize("answer", [no_length, long_length, page_of_a_proxy, login_page])
+@pytest.mark.heavy
+def test_no_odd_answer_loses_or_replaces_what_commits_point_at(
+    hibali: Any, double: OpenNeuro, folder: Path, answer: Any
+) -> None:
+    add(hibali, double)
+    hibali("push", folder, "mine:", exit=0)
+    (folder / SMALL).unlink()
+    hibali("push", folder, "mine:", "--delete", exit=0)  # an earlier commit has it
+    plant(folder, {SMALL: FILES[SMALL]})
+    double.answer = answer
+    hibali("push", folder, "mine:", exit=6 if answer is page_of_a_proxy else 5)
+    assert not double.deleted
+    double.answer = lambda key, reply: reply  # noqa: ARG005
+    hibali("push", folder, "mine:", exit=0)
+    assert tree_of(double) == FILES
+    assert len(double.posts) == 3
+
+
+@pytest.mark.heavy
+def test_a_login_page_is_not_taken_for_a_content(hibali: Any, double: OpenNeuro, folder: Path) -> None:
+    double.answer = login_page
+    add(hibali, double)
+    assert hibali("push", folder, "mine:", "--json").last["code"] == "bad-answer"
+    assert not {SMALL, LARGE} & tree_of(double).keys()
+    double.answer = lambda key, reply: reply  # noqa: ARG005
+    hibali("push", folder, "mine:", exit=0)
+    assert tree_of(double) == FILES
+
+
+@pytest.mark.heavy
+def test_a_content_in_the_object_store_is_not_called_verified(
+    hibali: Any, double: OpenNeuro, folder: Path
+) -> None:
+    store = "https://s3.amazonaws.com/openneuro.org/ds004321/scan?versionId=1"
+    double.answer = lambda key, reply: Reply(303, b"", {"Location": store}) if key == SMALL_KEY else reply
+    add(hibali, double)
+    receipt = hibali("push", folder, "mine:", "--json", exit=6).last
+    assert (receipt["files_failed"], receipt["proof_moved"]) == (0, "claimed")
+    assert SMALL_KEY not in {key for key, _ in double.posts}
+    assert hibali("push", folder, "mine:", "--json", exit=0).last["files_moved"] == 0
+    told = hibali("verify", folder, "mine:", "--json", exit=6)
+    assert "verify the snapshot by its DOI" in str(told.lines)
 
 
 @pytest.mark.heavy
@@ -266,8 +333,9 @@ def test_a_draft_is_read_and_its_damage_is_found(
     } == FILES
     double.object_path(LARGE_KEY).write_bytes(b"z" * len(FILES[LARGE]))
     hibali("verify", folder, "mine:", exit=6)
-    hibali("push", folder, "mine:", "--checksum", exit=0)
-    assert tree_of(double) == FILES
+    refused = hibali("push", folder, "mine:", "--checksum", "--json", exit=6)
+    assert [each["code"] for each in refused.lines if each["kind"] == "failed"] == ["corrupt"]
+    assert not double.deleted  # a commit points at it
 
 
 @pytest.mark.heavy
@@ -425,3 +493,22 @@ def test_a_saved_plan_replaces_only_what_it_saw(
     double.commit("by another person")
     hibali("apply", tmp_path / "plan", exit=8)
     assert tree_of(double)["README"] == b"by another person\n"
+
+
+@pytest.mark.heavy
+def test_what_an_archive_recorded_is_compared_before_it_is_committed(hibali: Any, double: OpenNeuro) -> None:
+    wanted = {"small.nii": os.urandom(3000), "large.nii": os.urandom(9 * MIB), "whole.nii": b"whole"}
+    archive = ARCHIVES["dandi"]([Published(name, content) for name, content in wanted.items()])
+    add(hibali, double)
+    address = ("--doi", archive.doi, "--set", f"doi.url={archive.url}")
+    hibali("sites", "add", "there", *address, exit=0)
+    whole = dict(archive.blobs.contents)
+    for number in ("0", "1"):
+        archive.blobs.contents[number] = b"x" + whole[number][1:]
+    failed = hibali("sync", "there:", "mine:", "--json", exit=6).last
+    assert (failed["files_failed"], failed["proof_moved"]) == (2, "recorded")
+    assert tree_of(double) == {"whole.nii": b"whole"}
+    archive.blobs.contents.update(whole)
+    assert hibali("sync", "there:", "mine:", "--json", exit=0).last["proof_moved"] == "recorded"
+    assert tree_of(double) == wanted
+    archive.close()
