@@ -115,8 +115,8 @@ class DraftStore(ServerReader):
         found = [(path, file) for path, file in files.items() if not (shallow and b"/" in path)]
         checked = self._pool.map(self._is_there, [file for _, file in found])
         for (path, file), is_there in zip(found, checked, strict=True):
-            if is_there:
-                yield _entry(path, file)
+            entry = _entry(path, file)
+            yield entry if is_there else entry._replace(digest=None)  # so it is compared, and sent again
 
     def _is_there(self, file: DraftFile) -> bool:
         """Return whether the server has the content of a file of the target; one that was cut off is sent again."""

@@ -20,7 +20,7 @@ from hibali.http.client import Bytes
 from hibali.retry import with_retries
 from hibali_plugins.openneuro.draft import Draft, annex_key
 from hibali_plugins.openneuro.service import DraftService
-from transfers.model.entry import Verification, enclosing
+from transfers.model.entry import Verification
 from transfers.model.units import Committed, Item, Payload, Problem
 from transfers.stores.server.lease import NoLease
 from transfers.stores.server.streaming import (
@@ -44,7 +44,9 @@ _DAMAGED = Problem(
 _CHANGED_THERE = Problem(
     "target-changed", "it changed at the target after the plan was made, so it was not replaced"
 )
-_IN_THE_WAY = Problem("folder-in-the-way", "the draft has a folder with that name, or a file above it")
+_IN_THE_WAY = Problem(
+    "folder-in-the-way", "the draft has a folder or a submodule with that name, or a file above it"
+)
 _CHANGED = Problem("source-changed", "it changed while it was read", retryable=True)
 
 
@@ -77,7 +79,6 @@ class DraftWriter(StreamingWriter):
         self.proven = proven
         self.interrupted: set[str] = set()
         self._annexed: dict[bytes, int] = {}
-        self._folders = {above for path in draft.files for above in enclosing(path)}
         self._noting = Lock()
 
     def _add_pack(self, payload: Payload) -> None:
@@ -146,7 +147,7 @@ class DraftWriter(StreamingWriter):
         planned = item.replaces.etag if item.replaces is not None else None
         if item.exact and (existing.blob if existing is not None else None) != planned:
             raise Refused(_CHANGED_THERE)
-        if path in self._folders or any(above in self._draft.files for above in enclosing(path)):
+        if self._draft.is_blocked(path):
             raise Refused(_IN_THE_WAY)
         return path
 

@@ -7,6 +7,7 @@ import json
 import os
 import shlex
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -512,3 +513,118 @@ def test_what_an_archive_recorded_is_compared_before_it_is_committed(hibali: Any
     assert hibali("sync", "there:", "mine:", "--json", exit=0).last["proof_moved"] == "recorded"
     assert tree_of(double) == wanted
     archive.close()
+
+
+@pytest.mark.heavy
+def test_submodules_and_folders_of_hidden_files_are_never_replaced(
+    hibali: Any, double: OpenNeuro, tmp_path: Path
+) -> None:
+    (double.repository / "code").mkdir()
+    (double.repository / "code/.gitattributes").write_text("* annex.largefiles=nothing\n")
+    double.commit("by another person")
+    head = double.git("rev-parse", "HEAD").strip()
+    for path in ("sourcedata/raw", "derivatives"):
+        double.git("update-index", "--add", "--cacheinfo", f"160000,{head},{path}")
+    double.git("commit", "--quiet", "-m", "with submodules")
+    before = double.git("ls-tree", "-r", "main")
+    folder = plant(tmp_path / "data", dict.fromkeys(("sourcedata/raw/a.json", "derivatives", "code"), b"x"))
+    add(hibali, double)
+    failed = hibali("push", folder, "mine:", "--json", exit=6)
+    codes = [each["code"] for each in failed.lines if each["kind"] == "failed"]
+    assert codes == ["folder-in-the-way"] * 3
+    assert double.git("ls-tree", "-r", "main") == before
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("theirs", ["README/notes", "sub-01"])
+def test_a_folder_or_file_that_comes_meanwhile_is_never_replaced(
+    hibali: Any, double: OpenNeuro, folder: Path, theirs: str
+) -> None:
+    others = [theirs]
+
+    def overtake(request: Any, when: str) -> bool:
+        if when == "before" and "receive-pack" in request.query.get("service", "") and others:
+            plant(double.repository, {others.pop(): b"by another person"})
+            double.commit("by another person")
+        return False
+
+    double.watch = overtake
+    add(hibali, double)
+    refused = hibali("push", folder, "mine:", "--json", exit=6).last
+    assert (refused["code"], "nothing was committed" in refused["message"]) == ("target-changed", True)
+    assert tree_of(double) == {theirs: b"by another person"}
+
+
+@pytest.mark.heavy
+def test_a_commit_that_others_overtook_after_a_lost_answer_is_not_denied(
+    hibali: Any, double: OpenNeuro, folder: Path
+) -> None:
+    lost = [True]
+
+    def lose(request: Any, when: str) -> bool:
+        is_push = request.method == "POST" and "receive-pack" in request.path
+        if when != "after" or not is_push or not lost:
+            return False
+        (double.repository / "README").write_text("by another person\n")
+        double.commit("by another person")
+        return lost.pop()
+
+    double.watch = lose
+    add(hibali, double)
+    refused = hibali("push", folder, "mine:", "--json", exit=6).last
+    assert (refused["code"], "the commit was made" in refused["message"]) == ("target-changed", True)
+    assert tree_of(double) == {**FILES, "README": b"by another person\n"}
+
+
+@pytest.mark.heavy
+def test_what_a_killed_push_left_is_removed_by_the_next_one(
+    hibali: Any, double: OpenNeuro, folder: Path
+) -> None:
+    state, reached, go_on = Path(hibali.env["HIBALI_STATE"]), threading.Event(), threading.Event()
+
+    def hold(request: Any, when: str) -> bool:
+        if when == "before" and "receive-pack" in request.path and not reached.is_set():
+            reached.set()
+            go_on.wait(60)
+        return False
+
+    double.watch = hold
+    add(hibali, double)
+    process = hibali.start("push", folder, "mine:", "--json")
+    assert reached.wait(60)
+    (left,) = state.glob("openneuro-*")
+    assert "extraHeader" in (left / "config").read_text()
+    hibali("ls", "mine:", exit=0)
+    assert left.exists()  # its process lives
+    process.kill()
+    process.wait()
+    go_on.set()
+    hibali("ls", "mine:", exit=0)
+    assert not list(state.glob("openneuro-*"))
+
+
+@pytest.mark.heavy
+def test_a_file_whose_content_the_server_lost_is_in_the_plan(
+    hibali: Any, double: OpenNeuro, folder: Path
+) -> None:
+    add(hibali, double)
+    hibali("push", folder, "mine:", exit=0)
+    for key in (LARGE_KEY, SMALL_KEY):
+        double.object_path(key).unlink()
+    (folder / SMALL).unlink()
+    hibali("push", folder, "mine:", "--delete", exit=0)
+    assert tree_of(double) == {name: content for name, content in FILES.items() if name != SMALL}
+
+
+@pytest.mark.heavy
+def test_the_accounts_own_attributes_do_not_decide_and_a_denial_is_one(
+    hibali: Any, double: OpenNeuro, folder: Path
+) -> None:
+    attributes = Path(hibali.env["HOME"], ".config/git/attributes")
+    attributes.parent.mkdir(parents=True, exist_ok=True)
+    attributes.write_text("*.nii annex.largefiles=nothing\n")
+    add(hibali, double)
+    hibali("push", folder, "mine:", exit=0)
+    assert len(double.posts) == 3
+    double.fail("status", "GET", "/git/0/.*/info/refs", times=9, status=403)
+    assert hibali("ls", "mine:", "--json", exit=4).last["code"] == "denied"
