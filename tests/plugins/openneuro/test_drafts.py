@@ -628,3 +628,19 @@ def test_the_accounts_own_attributes_do_not_decide_and_a_denial_is_one(
     assert len(double.posts) == 3
     double.fail("status", "GET", "/git/0/.*/info/refs", times=9, status=403)
     assert hibali("ls", "mine:", "--json", exit=4).last["code"] == "denied"
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(("theirs", "mine"), [("notes", "notes/one.tsv"), ("notes/one.tsv", "notes")])
+def test_a_file_becomes_a_folder_and_the_reverse_by_two_pushes(
+    hibali: Any, double: OpenNeuro, tmp_path: Path, theirs: str, mine: str
+) -> None:
+    plant(double.repository, {theirs: b"old"})
+    double.commit("by another person")
+    new, without = {mine: b"new", "README": b"r"}, {"README": b"r"}
+    add(hibali, double)
+    hibali("push", plant(tmp_path / "new", new), "mine:", "--delete", exit=6)
+    assert tree_of(double).get(theirs) == b"old"
+    hibali("push", plant(tmp_path / "without", without), "mine:", "--delete", exit=0)
+    hibali("push", tmp_path / "new", "mine:", exit=0)
+    assert tree_of(double) == new
