@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from threading import Lock
 from typing import NamedTuple
 
 from hibali.annex_key import extension_of, key_of
@@ -83,6 +84,7 @@ class Draft:
                 _remove_abandoned(left)
             self._folder = tempfile.TemporaryDirectory(prefix=_PREFIX, dir=state_folder())
             self._held = _locked(self._folder.name)
+        self._looking = Lock()
         self._pending: list[bytes] = []
         self._changes: dict[bytes, tuple[str, str] | None] = {}
         self.branch, self.head = "", ""
@@ -227,7 +229,12 @@ class Draft:
         return above or path in self._folders or (path in self._paths and path not in self.files)
 
     def points_at(self, key: str) -> bool:
-        """Return whether a commit of the fetched history has the key, as a link of any depth or as git-annex's unlocked file."""
+        """Return whether a commit of the branch or of a snapshot has the key now, as a link of any depth or as git-annex's unlocked file."""
+        with self._looking:
+            wanted = f"+refs/heads/{self.branch}:refs/heads/seen", "+refs/tags/*:refs/tags/*"
+            fetched = self._contact("fetch", "--quiet", self._service.git_url, *wanted)
+        if fetched.exit_code:
+            raise self._failure("not-fetched", "the draft cannot be fetched", fetched)
         contents = [link_of(b"/" * depth, key) for depth in range(_DEEPEST)]
         contents.append(b"/annex/objects/%s\n" % key.encode())
         asked = b"".join(_id_of(content).encode() + b"\n" for content in contents)

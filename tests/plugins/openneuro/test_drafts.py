@@ -174,6 +174,29 @@ def test_no_odd_answer_loses_or_replaces_what_commits_point_at(
 
 
 @pytest.mark.heavy
+def test_a_content_at_which_others_point_meanwhile_is_not_removed(
+    hibali: Any, double: OpenNeuro, folder: Path
+) -> None:
+    content, link = double.object_path(SMALL_KEY), double.repository / "theirs.nii.gz"
+    content.parent.mkdir(parents=True)
+    content.write_bytes(FILES[SMALL])
+
+    def answer(key: str, reply: Reply) -> Reply:
+        if key != SMALL_KEY:
+            return reply
+        if not link.is_symlink():
+            link.symlink_to(content.relative_to(double.repository))
+            double.commit("by another person")
+        return page_of_a_proxy(key, reply)
+
+    double.answer = answer
+    add(hibali, double)
+    failed = hibali("push", folder, "mine:", "--json", exit=6)
+    assert [each["code"] for each in failed.lines if each["kind"] == "failed"] == ["corrupt"]
+    assert not double.deleted
+
+
+@pytest.mark.heavy
 def test_a_login_page_is_not_taken_for_a_content(hibali: Any, double: OpenNeuro, folder: Path) -> None:
     double.answer = login_page
     add(hibali, double)
