@@ -6,6 +6,8 @@ reads no other, follows no redirect and runs no hook (S13).
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import os
 import re
@@ -15,24 +17,26 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from threading import Lock
 from typing import NamedTuple
 
 from hibali.annex_key import extension_of, key_of
-from hibali.errors import IncompleteError, TryLaterError
-from hibali.files import state_folder
+from hibali.errors import AccessError, HibaliError, IncompleteError, TryLaterError
+from hibali.files import lock_file, state_folder
 from hibali.subprocesses import CommandResult, run
 from hibali.text import printable
 from hibali_plugins.openneuro.service import DraftService
+from transfers.model.entry import enclosing
 from transfers.model.facts import unsafe_component
 from transfers.model.units import PACK_BYTES
 
 _PREFIX = "openneuro-"
-_LEFT_SECONDS = 7 * 86400.0
 _SECONDS = 3600.0  # of a fetch or a push, which also end when nothing arrives
 _CONFIG = """[core]
 \trepositoryformatversion = 0
 \tbare = true
 \thooksPath = /dev/null
+\tattributesFile = /dev/null
 [gc]
 \tauto = 0
 [http]
@@ -50,6 +54,7 @@ _OWN = frozenset(
     {b".datalad", b".git", b".gitattributes", b".gitignore", b".gitmodules"}
 )  # of the repository
 _PENDING_BYTES = 64 * 1024 * 1024  # of blobs that wait for git
+_DEEPEST = 256  # folders around a link
 _ATTEMPTS = 4  # of a push, while others commit
 
 
@@ -72,10 +77,14 @@ class Draft:
     def __init__(self, service: DraftService) -> None:
         """Fetch the draft. Raises connection errors."""
         self._service = service
-        for left in state_folder().glob(f"{_PREFIX}*"):  # by killed commands
-            if time.time() - left.stat().st_mtime > _LEFT_SECONDS:
-                shutil.rmtree(left, ignore_errors=True)
-        self._folder = tempfile.TemporaryDirectory(prefix=_PREFIX, dir=state_folder())
+        with lock_file(
+            state_folder() / "openneuro.lock"
+        ):  # no other command sees a folder before it is locked
+            for left in state_folder().glob(f"{_PREFIX}*"):
+                _remove_abandoned(left)
+            self._folder = tempfile.TemporaryDirectory(prefix=_PREFIX, dir=state_folder())
+            self._held = _locked(self._folder.name)
+        self._looking = Lock()
         self._pending: list[bytes] = []
         self._changes: dict[bytes, tuple[str, str] | None] = {}
         self.branch, self.head = "", ""
@@ -90,6 +99,9 @@ class Draft:
     def close(self) -> None:
         """Remove the repository; safe to call twice."""
         self._folder.cleanup()
+        held, self._held = self._held, None
+        if held is not None:
+            os.close(held)
 
     # What exists
 
@@ -111,6 +123,7 @@ class Draft:
         more = {
             "GIT_DIR": self._folder.name,
             "GIT_CONFIG_NOSYSTEM": "1",
+            "GIT_ATTR_NOSYSTEM": "1",
             "GIT_CONFIG_GLOBAL": os.devnull,
             "GIT_TERMINAL_PROMPT": "0",
             "GIT_ASKPASS": "true",
@@ -144,7 +157,7 @@ class Draft:
         return finished
 
     def _fetch(self) -> None:
-        """Fetch the branch of the draft, with its history: the worker fails at a push from a shallow clone. Raise `TryLaterError`."""
+        """Fetch the branch of the draft, with its history: the worker fails at a push from a shallow clone. Raise `HibaliError`."""
         url = self._service.git_url
         listed = self._contact("ls-remote", "--symref", url, "HEAD")
         found = re.match(rb"ref: refs/heads/([a-z]+)\tHEAD\n([0-9a-f]{40})\tHEAD\n", listed.stdout)
@@ -157,7 +170,14 @@ class Draft:
             raise self._failure("not-fetched", "the draft cannot be fetched", fetched)
         self.head = self._output("rev-parse", "--verify", "refs/heads/fetched").decode().strip()
 
-    def _failure(self, code: str, message: str, finished: CommandResult) -> TryLaterError:
+    def _failure(self, code: str, message: str, finished: CommandResult) -> HibaliError:
+        if b"error: 403" in finished.stderr:
+            return AccessError(
+                "denied",
+                f"{message}: {_last_words(finished)}",
+                subject=self._service.subject,
+                hint="Check the permissions of the dataset on its page.",
+            )
         return TryLaterError(
             code,
             f"{message}: {_last_words(finished)}",
@@ -167,16 +187,19 @@ class Draft:
         )
 
     def _list(self) -> Iterator[tuple[bytes, DraftFile]]:
-        """Yield the files of the draft, without those that belong to git and DataLad, and without submodules."""
+        """Yield the files of the draft, without those that belong to git and DataLad, and without submodules; note the paths of all."""
         found: list[tuple[bytes, bytes, bytes]] = []
+        self._paths: set[bytes] = set()
         for line in self._output("ls-tree", "-r", "-z", self.head).split(b"\0")[:-1]:
             about, _, path = line.partition(b"\t")
             mode, kind, blob = about.split(b" ")
+            self._paths.add(path)
             if path == b".gitattributes":
                 attributes = self._output("cat-file", "blob", blob.decode())
                 Path(self._folder.name, "info", "attributes").write_bytes(attributes)
             if kind == b"blob" and _OWN.isdisjoint(path.split(b"/")) and unsafe_component(path) is None:
                 found.append((path, mode, blob))
+        self._folders = {above for path in self._paths for above in enclosing(path)}
         asked = b"".join(blob + b"\n" for _, _, blob in found)
         contents = self._output("cat-file", "--batch=%(objectsize)", stdin=asked)
         at = 0
@@ -200,6 +223,23 @@ class Draft:
             found[path] = _least_size(value.decode("ascii", "replace"))
         return found
 
+    def is_blocked(self, path: bytes) -> bool:
+        """Return whether a file of that name would replace a folder, or something that is no file, or what is above it."""
+        above = any(folder in self._paths for folder in enclosing(path))
+        return above or path in self._folders or (path in self._paths and path not in self.files)
+
+    def points_at(self, key: str) -> bool:
+        """Return whether a commit of the branch or of a snapshot has the key now, as a link of any depth or as git-annex's unlocked file."""
+        with self._looking:
+            wanted = f"+refs/heads/{self.branch}:refs/heads/seen", "+refs/tags/*:refs/tags/*"
+            fetched = self._contact("fetch", "--quiet", self._service.git_url, *wanted)
+        if fetched.exit_code:
+            raise self._failure("not-fetched", "the draft cannot be fetched", fetched)
+        contents = [link_of(b"/" * depth, key) for depth in range(_DEEPEST)]
+        contents.append(b"/annex/objects/%s\n" % key.encode())
+        asked = b"".join(_id_of(content).encode() + b"\n" for content in contents)
+        return b" blob " in self._output("cat-file", "--batch-check", stdin=asked)
+
     # What changes
 
     def put(self, path: bytes, content: bytes) -> str:
@@ -218,7 +258,7 @@ class Draft:
         self._pending.append(content)
         if sum(map(len, self._pending)) > _PENDING_BYTES:
             self._store_blobs()
-        blob = hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
+        blob = _id_of(content)
         self._changes[path] = (mode, blob)
         return blob
 
@@ -240,10 +280,14 @@ class Draft:
         if self._pending:
             self._store_blobs()
         wanted = {path: change[1] if change is not None else None for path, change in changes.items()}
-        before = self._blobs(changes)
+        now = before = self._blobs(changes)
         for _ in range(_ATTEMPTS):
             if before == wanted:
                 return
+            if now != before or any(self.is_blocked(path) for path in changes if changes[path] is not None):
+                raise self._overtaken(
+                    "someone changed the same files of the draft meanwhile, so nothing was committed"
+                )
             head = self.head
             new = self._committed(changes)
             pushed = self._contact(
@@ -257,6 +301,8 @@ class Draft:
             now = self._blobs(changes)
             if now == wanted:  # also where the answer was lost
                 return
+            if self._git("merge-base", "--is-ancestor", new, self.head).exit_code == 0:
+                raise self._overtaken("the commit was made, but someone changed the same files after it")
             if self.head == head and b"[remote rejected]" in pushed.stderr:
                 raise IncompleteError(
                     "commit-refused",
@@ -264,14 +310,15 @@ class Draft:
                     subject=self._service.subject,
                     hint="Correct what it names, then run the same command again: contents are not sent again.",
                 )
-            if now != before:
-                raise IncompleteError(
-                    "target-changed",
-                    "someone changed the same files of the draft meanwhile, so nothing was committed",
-                    subject=self._service.subject,
-                    hint="Run the same command again, which compares with the draft as it is now.",
-                )
         raise self._failure("not-committed", "the commit of the draft cannot be pushed", pushed)
+
+    def _overtaken(self, message: str) -> IncompleteError:
+        return IncompleteError(
+            "target-changed",
+            message,
+            subject=self._service.subject,
+            hint="Run the same command again, which compares with the draft as it is now.",
+        )
 
     def _blobs(self, paths: Iterable[bytes]) -> dict[bytes, str | None]:
         return {path: self.files[path].blob if path in self.files else None for path in paths}
@@ -291,6 +338,30 @@ class Draft:
         ]
         self._import(b"\n".join(lines) + b"\n\n")
         return self._output("rev-parse", "--verify", "refs/heads/draft").decode().strip()
+
+
+def _locked(folder: str | Path) -> int | None:
+    """Return a descriptor that locks a folder while this process lives, None if another one has it."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Remove what a killed command left, which may have a login in it."""
+    with contextlib.suppress(FileNotFoundError):  # its command ends just now
+        descriptor = _locked(folder)
+        if descriptor is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+            os.close(descriptor)
+
+
+def _id_of(content: bytes) -> str:
+    return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
 
 
 def annex_key(path: bytes, size: int, sha256: str) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 from collections.abc import Iterable
 from typing import Any
 from urllib.parse import quote
@@ -30,6 +31,7 @@ from transfers.stores.bearer.tokens import Tokens
 _ACCESS = "mutation ($id: ID!) { prepareRepoAccess(datasetId: $id) { token endpoint } }"
 _USER = "openneuro-cli"
 _SOMEWHERE_ELSE = 303  # the worker dropped the content, which is in the object store of published snapshots
+_OBJECT_STORE = re.compile(r"https?://([a-z0-9.-]+\.)?s3([.-][a-z0-9-]+)?\.amazonaws\.com/.+")
 
 
 class DraftService:
@@ -120,36 +122,42 @@ class DraftService:
     # The annex
 
     def size_of(self, key: str) -> int | None:
-        """Return how many bytes the server has under a key, -1 if they are in its object store, None if it has none."""
+        """Return how many bytes the server has under a key, -1 if they are in its object store, None if it has none.
+
+        Raises `TryLaterError` for an answer that the worker never sends, such as a page of a proxy or of a login.
+        """
         self.login.header()
         call = Call(
             "GET", _path(key), accept={404, _SOMEWHERE_ELSE}, receive=lambda _: None, begin=lambda _: True
         )
         response = self._worker.repeat(call)
-        if response.status == _SOMEWHERE_ELSE:
-            return -1
-        length = response.headers.get("content-length", "")
         if response.status == 404:
             return None
-        return int(length) if length.isascii() and length.isdigit() else 0
+        if response.status == _SOMEWHERE_ELSE:
+            if not _OBJECT_STORE.fullmatch(response.headers.get("location", "")):
+                raise self._worker.bad_answer("it redirects to another place than the object store")
+            return -1
+        length = response.headers.get("content-length", "")
+        if not re.fullmatch("[0-9]{1,18}", length):
+            raise self._worker.bad_answer("it does not say how long a content is")
+        return int(length)
 
-    def digest_of(self, key: str, size: int) -> str | None:
-        """Return the sha256 of what the server has under a key, None if it has not exactly `size` bytes here."""
-        if self.size_of(key) != size:
-            return None
+    def digest_of(self, key: str, most: int) -> str | None:
+        """Return the sha256 of all that the server has under a key, None if it has nothing here. Raise for more than `most` bytes."""
 
-        def ask() -> str:
+        def ask() -> str | None:
             summed = hashlib.sha256()
-            self._worker.send(
+            response = self._worker.send(
                 Call(
                     "GET",
                     _path(key),
-                    most=size,
+                    accept={404, _SOMEWHERE_ELSE},
+                    most=most,
                     receive=summed.update,
-                    seconds=request_timeout(size, RESPONSE_SECONDS),
+                    seconds=request_timeout(most, RESPONSE_SECONDS),
                 )
             )
-            return summed.hexdigest()
+            return summed.hexdigest() if response.status < 300 else None
 
         return self._worker.tried(ask)
 

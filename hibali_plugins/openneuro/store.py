@@ -47,6 +47,10 @@ _FACTS = Facts(
     segment_bytes=_PIECE,
     names_by_digest=True,
 )
+_ELSEWHERE = Problem(
+    "no-digest",
+    "the draft has its content only in the store of published snapshots; verify the snapshot by its DOI",
+)
 
 
 class DraftStore(ServerReader):
@@ -111,8 +115,8 @@ class DraftStore(ServerReader):
         found = [(path, file) for path, file in files.items() if not (shallow and b"/" in path)]
         checked = self._pool.map(self._is_there, [file for _, file in found])
         for (path, file), is_there in zip(found, checked, strict=True):
-            if is_there:
-                yield _entry(path, file)
+            entry = _entry(path, file)
+            yield entry if is_there else entry._replace(digest=None)  # so it is compared, and sent again
 
     def _is_there(self, file: DraftFile) -> bool:
         """Return whether the server has the content of a file of the target; one that was cut off is sent again."""
@@ -144,7 +148,7 @@ class DraftStore(ServerReader):
         content = self._service.content(file.key, min(most, file.size))
         if content is None:
             raise NotFoundError(
-                "vanished", f"the server lacks the content of {printable(path)}", subject=self._subject
+                "vanished", f"the worker lacks the content of {printable(path)}", subject=self._subject
             )
         return content
 
@@ -161,7 +165,10 @@ class DraftStore(ServerReader):
             return None, Problem("vanished", "the file no longer exists")
         if not file.key:
             return file.sha256, None
-        found = self._service.digest_of(file.key, file.size)
+        there = self._service.size_of(file.key)
+        if there == -1:
+            return None, _ELSEWHERE
+        found = self._service.digest_of(file.key, file.size) if there == file.size else None
         if found is None:
             return None, Problem("corrupt", "the server does not have the whole content")
         return found, None

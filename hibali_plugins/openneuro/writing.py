@@ -1,6 +1,7 @@
 """Send contents to the annex of a draft, read them back, and note what the commit will point at.
 
-A content that the server has is not sent again. What an upload left that broke off is removed first: the server would keep it.
+A content that the server has is not sent again. What an upload left that broke off is removed first: the server would keep it. But nothing
+is removed at which a commit points, or that was not read to its end.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from hibali.http.client import Bytes
 from hibali.retry import with_retries
 from hibali_plugins.openneuro.draft import Draft, annex_key
 from hibali_plugins.openneuro.service import DraftService
-from transfers.model.entry import Verification, enclosing
+from transfers.model.entry import Verification
 from transfers.model.units import Committed, Item, Payload, Problem
 from transfers.stores.server.lease import NoLease
 from transfers.stores.server.streaming import (
@@ -36,10 +37,16 @@ _MOST_JOBS = 4  # uploads at a time; a worker serves many datasets
 _ATTEMPTS = 6  # of a content in memory
 _PIECE = 1 << 20
 _CORRUPT = Problem("corrupt", "the stored content differs when it is read back", retryable=True)
+_DAMAGED = Problem(
+    "corrupt",
+    "the server has another content under its key; it was not removed, because commits of the dataset point at it",
+)
 _CHANGED_THERE = Problem(
     "target-changed", "it changed at the target after the plan was made, so it was not replaced"
 )
-_IN_THE_WAY = Problem("folder-in-the-way", "the draft has a folder with that name, or a file above it")
+_IN_THE_WAY = Problem(
+    "folder-in-the-way", "the draft has a folder or a submodule with that name, or a file above it"
+)
 _CHANGED = Problem("source-changed", "it changed while it was read", retryable=True)
 
 
@@ -68,10 +75,10 @@ class DraftWriter(StreamingWriter):
         self._draft = draft
         self._path_of = path_of
         self._read_back = read_back
+        self._sent = Verification.DIGEST if read_back else Verification.SIZE
         self.proven = proven
         self.interrupted: set[str] = set()
         self._annexed: dict[bytes, int] = {}
-        self._folders = {above for path in draft.files for above in enclosing(path)}
         self._noting = Lock()
 
     def _add_pack(self, payload: Payload) -> None:
@@ -96,12 +103,12 @@ class DraftWriter(StreamingWriter):
             self._jobs.report(Committed(item, digest, Verification.DIGEST, blob))
             return
         key = annex_key(path, len(content), digest)
-        with_retries(
+        verification = with_retries(
             lambda: self._store(key, item, digest, [content]),
             subject=self._service.subject,
             attempts=_ATTEMPTS,
         )
-        self._note(item, key, digest)
+        self._note(item, key, digest, verification)
 
     def _send(self, large: StreamedFile) -> None:
         """Stream one large file; runs in a thread of the pool."""
@@ -122,7 +129,7 @@ class DraftWriter(StreamingWriter):
             else:
                 pieces = self._pieces(large, digest)
             key = annex_key(path, item.entry.size, digest)
-            self._store(key, item, digest, pieces)
+            verification = self._store(key, item, digest, pieces)
         except UploadAbandonedError:
             if large.restarted:
                 raise UploadRestartedError from None
@@ -131,7 +138,7 @@ class DraftWriter(StreamingWriter):
             if not problem.transient:
                 raise
             raise Refused(Problem(problem.code, problem.message, retryable=True)) from None
-        self._note(item, key, digest)
+        self._note(item, key, digest, verification)
 
     def _checked(self, item: Item) -> bytes:
         """Return the path in the dataset. Raise `Refused` if the commit would replace what the plan does not."""
@@ -140,7 +147,7 @@ class DraftWriter(StreamingWriter):
         planned = item.replaces.etag if item.replaces is not None else None
         if item.exact and (existing.blob if existing is not None else None) != planned:
             raise Refused(_CHANGED_THERE)
-        if path in self._folders or any(above in self._draft.files for above in enclosing(path)):
+        if self._draft.is_blocked(path):
             raise Refused(_IN_THE_WAY)
         return path
 
@@ -167,11 +174,12 @@ class DraftWriter(StreamingWriter):
         if held is not None:
             yield held
 
-    def _store(self, key: str, item: Item, digest: str, pieces: Iterable[Bytes]) -> None:
+    def _store(self, key: str, item: Item, digest: str, pieces: Iterable[Bytes]) -> Verification:
         """Send a content that the server lacks, and read it back. Raise `Refused`, `HibaliError`."""
         size = item.entry.size
-        if self.has(key, size, digest):
-            return
+        found = self._found(key, size, digest)
+        if found is not None:
+            return found
         try:
             self._service.send(key, pieces, size)
         except (HibaliError, UploadAbandonedError):
@@ -179,31 +187,37 @@ class DraftWriter(StreamingWriter):
             raise
         self._count(size)
         if self._read_back and not self._is_whole(key, size, digest):
-            self._service.discard(key)
             raise Refused(_CORRUPT)
         self.proven[key] = size
+        return self._sent
 
-    def has(self, key: str, size: int, digest: str) -> bool:
-        """Return whether the server has a content; what is under its key and is not that is removed."""
+    def _found(self, key: str, size: int, digest: str) -> Verification | None:
+        """Return how far it is proven that the server has a content, None if it lacks it."""
         if self.proven.get(key) == size:
-            return True
-        found = self._service.size_of(key)
-        if found is None:
-            return False
-        if found == -1 or (found == size and self._is_whole(key, size, digest)):
-            self.proven[key] = size
-            return True
+            return self._sent
+        there = self._service.size_of(key)
+        if there == -1:
+            return Verification.CLAIMED
+        if there is None or not self._is_whole(key, size, digest):
+            return None
+        self.proven[key] = size
+        return self._sent
+
+    def _is_whole(self, key: str, size: int, digest: str) -> bool:
+        """Return whether the server has a content. What is under its key and differs twice is removed, unless commits point at it."""
+        for _ in range(2):
+            self._count(size)
+            found = self._service.digest_of(key, size)
+            if found in {digest, None}:
+                return found is not None
+        if self._draft.points_at(key):
+            raise Refused(_DAMAGED)
         self._service.discard(key)
         return False
 
-    def _is_whole(self, key: str, size: int, digest: str) -> bool:
-        self._count(size)
-        return self._service.digest_of(key, size) == digest
-
-    def _note(self, item: Item, key: str, digest: str) -> None:
+    def _note(self, item: Item, key: str, digest: str, verification: Verification) -> None:
         with self._noting:
             blob = self._draft.link(self._path_of(item.entry.path), key)
-        verification = Verification.DIGEST if self._read_back else Verification.SIZE
         self._jobs.report(Committed(item, digest, verification, blob))
 
 

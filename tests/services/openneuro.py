@@ -78,6 +78,9 @@ class OpenNeuro(RestDouble):
         is_public: Whether anyone may read the dataset.
         cut: Called with the key and the bytes so far of an upload; if it returns true, the connection ends there.
         posts: The key and the status of each upload; 0 for one that broke off.
+        deleted: The keys of DELETE.
+        answer: Called with a key and the answer to its GET; what it returns is sent, as by a proxy in between, or by the handler
+            after the content was dropped (303 to the object store).
         logins: How many tokens were issued.
     """
 
@@ -90,6 +93,8 @@ class OpenNeuro(RestDouble):
         self.is_public = False
         self.cut: Callable[[str, int], bool] = lambda key, size: False  # noqa: ARG005
         self.posts: list[tuple[str, int]] = []
+        self.deleted: list[str] = []
+        self.answer: Callable[[str, Reply], Reply] = lambda key, reply: reply  # noqa: ARG005
         self.logins = 0
         self._expired: set[str] = set()
         self._issued: set[str] = set()
@@ -222,8 +227,8 @@ class OpenNeuro(RestDouble):
         refusal = self._refusal(request)
         path = self.object_path(found[2])
         if refusal is not None or not path.exists():
-            return refusal or self._plain(404)
-        return Reply(200, _pieces(path), _REALM, size=path.stat().st_size)
+            return self.answer(found[2], refusal or self._plain(404))
+        return self.answer(found[2], Reply(200, _pieces(path), _REALM, size=path.stat().st_size))
 
     def _post(self, request: Request, found: re.Match[str]) -> Reply:
         key, path = found[2], self.object_path(found[2])
@@ -252,6 +257,7 @@ class OpenNeuro(RestDouble):
     def _delete(self, request: Request, found: re.Match[str]) -> Reply:
         refusal = self._refusal(request, write=True)
         if refusal is None:
+            self.deleted.append(found[2])
             self.object_path(found[2]).unlink(missing_ok=True)
         return refusal or Reply(204, None, _REALM)
 

@@ -37,7 +37,7 @@ class Fault:
 
 @dataclass
 class Reply:
-    """An answer; `content` is JSON unless it is bytes or an iterator of bytes of `size`."""
+    """An answer; `content` is JSON unless it is bytes or an iterator of bytes of `size`, -1: its end is that of the connection."""
 
     status: int = 200
     content: Any = None
@@ -253,7 +253,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         for name, value in {"Content-Type": kind, **reply.headers}.items():
             self.send_header(name, value)
         size = reply.size if isinstance(content, Iterator) else len(content)
-        if reply.status != 204:
+        if size < 0:
+            self.close_connection = True
+        elif reply.status != 204:
             self.send_header("Content-Length", str(size))
         self.end_headers()
         if self.command == "HEAD" or reply.status == 204:

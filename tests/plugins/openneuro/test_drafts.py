@@ -7,6 +7,7 @@ import json
 import os
 import shlex
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,9 @@ from typing import Any
 
 import pytest
 
+from tests.services.archives import ARCHIVES, Published
 from tests.services.openneuro import KEY, OpenNeuro, key_table
+from tests.services.rest import Reply
 from tests.services.session import REPOSITORY
 from tests.support.documentation_home import lines_to_type, page
 from tests.support.waiting import wait_for
@@ -124,11 +127,99 @@ def test_an_earlier_part_and_a_damaged_content_are_not_taken_for_whole(
         double.object_path(key).write_bytes(content)
     hibali("push", folder, "mine:", exit=0)
     assert tree_of(double) == FILES
-    os.truncate(double.object_path(LARGE_KEY), MIB)  # after the commit, and unseen by HEAD
-    double.object_path(SMALL_KEY).unlink()
-    again = hibali("push", folder, "mine:", "--json", exit=0).last
-    assert again["files_moved"] == 2
+    assert sorted(double.deleted) == sorted([LARGE_KEY, SMALL_KEY])
+    double.object_path(LARGE_KEY).unlink()  # after the commit
+    assert hibali("push", folder, "mine:", "--json", exit=0).last["files_moved"] == 1
     assert tree_of(double) == FILES
+
+
+def no_length(key: str, reply: Reply) -> Reply:
+    """Answer as a proxy that sends chunks."""
+    del key
+    return reply if reply.status == 404 else Reply(200, reply.content, size=-1)
+
+
+def long_length(key: str, reply: Reply) -> Reply:
+    del key, reply
+    return Reply(200, iter([b"x"]), {"Content-Length": "9" * 5000}, size=-1)
+
+
+def page_of_a_proxy(key: str, reply: Reply) -> Reply:
+    del key, reply
+    return Reply(200, b"<html>Maintenance</html>")
+
+
+def login_page(key: str, reply: Reply) -> Reply:
+    del key, reply
+    return Reply(303, b"", {"Location": "https://login.example.org/"})
+
+
+@pytest.mark.parametrize("answer", [no_length, long_length, page_of_a_proxy, login_page])
+@pytest.mark.heavy
+def test_no_odd_answer_loses_or_replaces_what_commits_point_at(
+    hibali: Any, double: OpenNeuro, folder: Path, answer: Any
+) -> None:
+    add(hibali, double)
+    hibali("push", folder, "mine:", exit=0)
+    (folder / SMALL).unlink()
+    hibali("push", folder, "mine:", "--delete", exit=0)  # an earlier commit has it
+    plant(folder, {SMALL: FILES[SMALL]})
+    double.answer = answer
+    hibali("push", folder, "mine:", exit=6 if answer is page_of_a_proxy else 5)
+    assert not double.deleted
+    double.answer = lambda key, reply: reply  # noqa: ARG005
+    hibali("push", folder, "mine:", exit=0)
+    assert tree_of(double) == FILES
+    assert len(double.posts) == 3
+
+
+@pytest.mark.heavy
+def test_a_content_at_which_others_point_meanwhile_is_not_removed(
+    hibali: Any, double: OpenNeuro, folder: Path
+) -> None:
+    content, link = double.object_path(SMALL_KEY), double.repository / "theirs.nii.gz"
+    content.parent.mkdir(parents=True)
+    content.write_bytes(FILES[SMALL])
+
+    def answer(key: str, reply: Reply) -> Reply:
+        if key != SMALL_KEY:
+            return reply
+        if not link.is_symlink():
+            link.symlink_to(content.relative_to(double.repository))
+            double.commit("by another person")
+        return page_of_a_proxy(key, reply)
+
+    double.answer = answer
+    add(hibali, double)
+    failed = hibali("push", folder, "mine:", "--json", exit=6)
+    assert [each["code"] for each in failed.lines if each["kind"] == "failed"] == ["corrupt"]
+    assert not double.deleted
+
+
+@pytest.mark.heavy
+def test_a_login_page_is_not_taken_for_a_content(hibali: Any, double: OpenNeuro, folder: Path) -> None:
+    double.answer = login_page
+    add(hibali, double)
+    assert hibali("push", folder, "mine:", "--json").last["code"] == "bad-answer"
+    assert not {SMALL, LARGE} & tree_of(double).keys()
+    double.answer = lambda key, reply: reply  # noqa: ARG005
+    hibali("push", folder, "mine:", exit=0)
+    assert tree_of(double) == FILES
+
+
+@pytest.mark.heavy
+def test_a_content_in_the_object_store_is_not_called_verified(
+    hibali: Any, double: OpenNeuro, folder: Path
+) -> None:
+    store = "https://s3.amazonaws.com/openneuro.org/ds004321/scan?versionId=1"
+    double.answer = lambda key, reply: Reply(303, b"", {"Location": store}) if key == SMALL_KEY else reply
+    add(hibali, double)
+    receipt = hibali("push", folder, "mine:", "--json", exit=6).last
+    assert (receipt["files_failed"], receipt["proof_moved"]) == (0, "claimed")
+    assert SMALL_KEY not in {key for key, _ in double.posts}
+    assert hibali("push", folder, "mine:", "--json", exit=0).last["files_moved"] == 0
+    told = hibali("verify", folder, "mine:", "--json", exit=6)
+    assert "verify the snapshot by its DOI" in str(told.lines)
 
 
 @pytest.mark.heavy
@@ -266,8 +357,9 @@ def test_a_draft_is_read_and_its_damage_is_found(
     } == FILES
     double.object_path(LARGE_KEY).write_bytes(b"z" * len(FILES[LARGE]))
     hibali("verify", folder, "mine:", exit=6)
-    hibali("push", folder, "mine:", "--checksum", exit=0)
-    assert tree_of(double) == FILES
+    refused = hibali("push", folder, "mine:", "--checksum", "--json", exit=6)
+    assert [each["code"] for each in refused.lines if each["kind"] == "failed"] == ["corrupt"]
+    assert not double.deleted  # a commit points at it
 
 
 @pytest.mark.heavy
@@ -425,3 +517,153 @@ def test_a_saved_plan_replaces_only_what_it_saw(
     double.commit("by another person")
     hibali("apply", tmp_path / "plan", exit=8)
     assert tree_of(double)["README"] == b"by another person\n"
+
+
+@pytest.mark.heavy
+def test_what_an_archive_recorded_is_compared_before_it_is_committed(hibali: Any, double: OpenNeuro) -> None:
+    wanted = {"small.nii": os.urandom(3000), "large.nii": os.urandom(9 * MIB), "whole.nii": b"whole"}
+    archive = ARCHIVES["dandi"]([Published(name, content) for name, content in wanted.items()])
+    add(hibali, double)
+    address = ("--doi", archive.doi, "--set", f"doi.url={archive.url}")
+    hibali("sites", "add", "there", *address, exit=0)
+    whole = dict(archive.blobs.contents)
+    for number in ("0", "1"):
+        archive.blobs.contents[number] = b"x" + whole[number][1:]
+    failed = hibali("sync", "there:", "mine:", "--json", exit=6).last
+    assert (failed["files_failed"], failed["proof_moved"]) == (2, "recorded")
+    assert tree_of(double) == {"whole.nii": b"whole"}
+    archive.blobs.contents.update(whole)
+    assert hibali("sync", "there:", "mine:", "--json", exit=0).last["proof_moved"] == "recorded"
+    assert tree_of(double) == wanted
+    archive.close()
+
+
+@pytest.mark.heavy
+def test_submodules_and_folders_of_hidden_files_are_never_replaced(
+    hibali: Any, double: OpenNeuro, tmp_path: Path
+) -> None:
+    (double.repository / "code").mkdir()
+    (double.repository / "code/.gitattributes").write_text("* annex.largefiles=nothing\n")
+    double.commit("by another person")
+    head = double.git("rev-parse", "HEAD").strip()
+    for path in ("sourcedata/raw", "derivatives"):
+        double.git("update-index", "--add", "--cacheinfo", f"160000,{head},{path}")
+    double.git("commit", "--quiet", "-m", "with submodules")
+    before = double.git("ls-tree", "-r", "main")
+    folder = plant(tmp_path / "data", dict.fromkeys(("sourcedata/raw/a.json", "derivatives", "code"), b"x"))
+    add(hibali, double)
+    failed = hibali("push", folder, "mine:", "--json", exit=6)
+    codes = [each["code"] for each in failed.lines if each["kind"] == "failed"]
+    assert codes == ["folder-in-the-way"] * 3
+    assert double.git("ls-tree", "-r", "main") == before
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("theirs", ["README/notes", "sub-01"])
+def test_a_folder_or_file_that_comes_meanwhile_is_never_replaced(
+    hibali: Any, double: OpenNeuro, folder: Path, theirs: str
+) -> None:
+    others = [theirs]
+
+    def overtake(request: Any, when: str) -> bool:
+        if when == "before" and "receive-pack" in request.query.get("service", "") and others:
+            plant(double.repository, {others.pop(): b"by another person"})
+            double.commit("by another person")
+        return False
+
+    double.watch = overtake
+    add(hibali, double)
+    refused = hibali("push", folder, "mine:", "--json", exit=6).last
+    assert (refused["code"], "nothing was committed" in refused["message"]) == ("target-changed", True)
+    assert tree_of(double) == {theirs: b"by another person"}
+
+
+@pytest.mark.heavy
+def test_a_commit_that_others_overtook_after_a_lost_answer_is_not_denied(
+    hibali: Any, double: OpenNeuro, folder: Path
+) -> None:
+    lost = [True]
+
+    def lose(request: Any, when: str) -> bool:
+        is_push = request.method == "POST" and "receive-pack" in request.path
+        if when != "after" or not is_push or not lost:
+            return False
+        (double.repository / "README").write_text("by another person\n")
+        double.commit("by another person")
+        return lost.pop()
+
+    double.watch = lose
+    add(hibali, double)
+    refused = hibali("push", folder, "mine:", "--json", exit=6).last
+    assert (refused["code"], "the commit was made" in refused["message"]) == ("target-changed", True)
+    assert tree_of(double) == {**FILES, "README": b"by another person\n"}
+
+
+@pytest.mark.heavy
+def test_what_a_killed_push_left_is_removed_by_the_next_one(
+    hibali: Any, double: OpenNeuro, folder: Path
+) -> None:
+    state, reached, go_on = Path(hibali.env["HIBALI_STATE"]), threading.Event(), threading.Event()
+
+    def hold(request: Any, when: str) -> bool:
+        if when == "before" and "receive-pack" in request.path and not reached.is_set():
+            reached.set()
+            go_on.wait(60)
+        return False
+
+    double.watch = hold
+    add(hibali, double)
+    process = hibali.start("push", folder, "mine:", "--json")
+    assert reached.wait(60)
+    (left,) = state.glob("openneuro-*")
+    assert "extraHeader" in (left / "config").read_text()
+    hibali("ls", "mine:", exit=0)
+    assert left.exists()  # its process lives
+    process.kill()
+    process.wait()
+    go_on.set()
+    hibali("ls", "mine:", exit=0)
+    assert not list(state.glob("openneuro-*"))
+
+
+@pytest.mark.heavy
+def test_a_file_whose_content_the_server_lost_is_in_the_plan(
+    hibali: Any, double: OpenNeuro, folder: Path
+) -> None:
+    add(hibali, double)
+    hibali("push", folder, "mine:", exit=0)
+    for key in (LARGE_KEY, SMALL_KEY):
+        double.object_path(key).unlink()
+    (folder / SMALL).unlink()
+    hibali("push", folder, "mine:", "--delete", exit=0)
+    assert tree_of(double) == {name: content for name, content in FILES.items() if name != SMALL}
+
+
+@pytest.mark.heavy
+def test_the_accounts_own_attributes_do_not_decide_and_a_denial_is_one(
+    hibali: Any, double: OpenNeuro, folder: Path
+) -> None:
+    attributes = Path(hibali.env["HOME"], ".config/git/attributes")
+    attributes.parent.mkdir(parents=True, exist_ok=True)
+    attributes.write_text("*.nii annex.largefiles=nothing\n")
+    add(hibali, double)
+    hibali("push", folder, "mine:", exit=0)
+    assert len(double.posts) == 3
+    double.fail("status", "GET", "/git/0/.*/info/refs", times=9, status=403)
+    assert hibali("ls", "mine:", "--json", exit=4).last["code"] == "denied"
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(("theirs", "mine"), [("notes", "notes/one.tsv"), ("notes/one.tsv", "notes")])
+def test_a_file_becomes_a_folder_and_the_reverse_by_two_pushes(
+    hibali: Any, double: OpenNeuro, tmp_path: Path, theirs: str, mine: str
+) -> None:
+    plant(double.repository, {theirs: b"old"})
+    double.commit("by another person")
+    new, without = {mine: b"new", "README": b"r"}, {"README": b"r"}
+    add(hibali, double)
+    hibali("push", plant(tmp_path / "new", new), "mine:", "--delete", exit=6)
+    assert tree_of(double).get(theirs) == b"old"
+    hibali("push", plant(tmp_path / "without", without), "mine:", "--delete", exit=0)
+    hibali("push", tmp_path / "new", "mine:", exit=0)
+    assert tree_of(double) == new

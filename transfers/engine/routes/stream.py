@@ -64,12 +64,19 @@ class StreamRoute(Route):
 
 
 def hashed_first(source: Source, items: Iterable[Item]) -> Iterator[list[Item]]:
-    """Yield items in batches, with the digests of large files: the source hashes those of a batch before it is read."""
+    """Yield items in batches, with the digests of large files: the source hashes those of a batch that it has no digest of."""
     remaining = iter(items)
     while some := list(islice(remaining, PACK_ITEMS)):
-        large = [item.entry for item in some if item.carries and item.entry.size > PACK_BYTES]
+        large = [
+            item.entry
+            for item in some
+            if item.carries and item.entry.size > PACK_BYTES and not item.entry.digest
+        ]
         found = {entry.path: digest for entry, digest, _ in source.digest(large)} if large else {}
-        yield [item._replace(entry=item.entry._replace(digest=found.get(item.entry.path))) for item in some]
+        yield [
+            item._replace(entry=item.entry._replace(digest=item.entry.digest or found.get(item.entry.path)))
+            for item in some
+        ]
 
 
 def move_batches(
