@@ -7,7 +7,6 @@ holds for an upload whose answer was lost, which therefore never makes a second 
 
 from __future__ import annotations
 
-import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
@@ -23,7 +22,6 @@ from transfers.model.entry import Verification
 from transfers.model.units import Committed, Item, Problem
 from transfers.stores.server.lease import NoLease
 from transfers.stores.server.streaming import (
-    DIFFERS,
     EARLIER,
     Refused,
     StreamedFile,
@@ -128,21 +126,11 @@ class PortalWriter(StreamingWriter):
     def _make_folder(self, item: Item) -> None:
         self._fail(item, Problem("not-supported", "a data provider has no folders"))
 
-    def _write_whole(self, item: Item, content: memoryview, digest: str) -> None:
-        if hashlib.sha256(content).hexdigest() != digest or len(content) != item.entry.size:
-            self._fail(item, DIFFERS)
-            return
-        self._guarded(item, lambda: self._store(_Small(item, content, digest)))
+    def _put_small(self, item: Item, content: memoryview, digest: str) -> None:
+        self._store(_Small(item, content, digest))
 
-    def _send(self, large: StreamedFile) -> None:
-        """Stream one large file; runs in a thread of the pool."""
-        try:
-            self._guarded(large.item, lambda: self._store(_Stream(large, self._stopped)))
-        except UploadRestartedError:
-            pass
-        finally:
-            large.over.set()
-            large.ended.set()
+    def _put_large(self, large: StreamedFile) -> None:
+        self._store(_Stream(large, self._stopped))
 
     def _store(self, source: _Source) -> None:
         """Adopt or replace what has the name, or upload and verify a file; then record and report it."""

@@ -192,9 +192,6 @@ class DraftService:
 class _Worker(RestClient):
     """The worker that has the repository; its path and its login are known after the first request to the API."""
 
-    def __init__(self, url: str, subject: str, *, limit: RequestLimit, on_event: Listener) -> None:
-        super().__init__(url, subject, limit=limit, on_event=on_event)
-
     @property
     def login(self) -> Authorization | None:
         """The login of requests."""

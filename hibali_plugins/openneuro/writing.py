@@ -6,7 +6,6 @@ is removed at which a commit points, or that was not read to its end.
 
 from __future__ import annotations
 
-import hashlib
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
@@ -24,7 +23,6 @@ from transfers.model.entry import Verification
 from transfers.model.units import Committed, Item, Payload, Problem
 from transfers.stores.server.lease import NoLease
 from transfers.stores.server.streaming import (
-    DIFFERS,
     EARLIER,
     Refused,
     StreamedFile,
@@ -89,13 +87,7 @@ class DraftWriter(StreamingWriter):
     def _make_folder(self, item: Item) -> None:
         self._fail(item, Problem("not-supported", "a dataset has no empty folders"))
 
-    def _write_whole(self, item: Item, content: memoryview, digest: str) -> None:
-        if hashlib.sha256(content).hexdigest() != digest or len(content) != item.entry.size:
-            self._fail(item, DIFFERS)
-            return
-        self._guarded(item, lambda: self._store_small(item, content, digest))
-
-    def _store_small(self, item: Item, content: memoryview, digest: str) -> None:
+    def _put_small(self, item: Item, content: memoryview, digest: str) -> None:
         path = self._checked(item)
         if len(content) < self._annexed[path]:
             with self._noting:
@@ -110,17 +102,7 @@ class DraftWriter(StreamingWriter):
         )
         self._note(item, key, digest, verification)
 
-    def _send(self, large: StreamedFile) -> None:
-        """Stream one large file; runs in a thread of the pool."""
-        try:
-            self._guarded(large.item, lambda: self._store_large(large))
-        except UploadRestartedError:
-            pass
-        finally:
-            large.over.set()
-            large.ended.set()
-
-    def _store_large(self, large: StreamedFile) -> None:
+    def _put_large(self, large: StreamedFile) -> None:
         item, digest = large.item, large.item.entry.digest
         path = self._checked(item)
         try:

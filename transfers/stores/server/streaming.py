@@ -196,13 +196,21 @@ class StreamingWriter(RequestWriter):
                 large.add(None, self._stopped)
 
     def _guarded(self, item: Item, act: Callable[[], None]) -> None:
-        """Call `act`; report a failure of this item."""
+        """Call `act`; report a failure of this item, unless the file began again, which reports it then."""
         try:
             act()
+        except UploadRestartedError:
+            pass
         except Refused as refused:
             self._fail(item, refused.problem)
         except HibaliError as problem:
             self._fail(item, problem_of(problem))
+
+    def _write_whole(self, item: Item, content: memoryview, digest: str) -> None:
+        if hashlib.sha256(content).hexdigest() != digest or len(content) != item.entry.size:
+            self._fail(item, DIFFERS)
+            return
+        self._guarded(item, lambda: self._put_small(item, content, digest))
 
     def _add_segment(self, payload: Payload) -> None:
         """Queue a file's segments (in order, without gaps) as one stream."""
@@ -244,6 +252,18 @@ class StreamingWriter(RequestWriter):
             self._fail(item, problem)
         self._failed.add(item.number)
 
-    @abstractmethod
     def _send(self, large: StreamedFile) -> None:
-        """Stream one large file, then set its events; runs in a thread of the pool."""
+        """Stream one large file; runs in a thread of the pool."""
+        try:
+            self._guarded(large.item, lambda: self._put_large(large))
+        finally:
+            large.over.set()
+            large.ended.set()
+
+    @abstractmethod
+    def _put_small(self, item: Item, content: memoryview, digest: str) -> None:
+        """Store and report a file in memory, whose digest was checked. Raise `Refused` and `HibaliError`."""
+
+    @abstractmethod
+    def _put_large(self, large: StreamedFile) -> None:
+        """Store and report a file of which the segments arrive. Raise as `_put_small`, and `UploadRestartedError`."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
@@ -345,27 +344,17 @@ class ServerWriter(StreamingWriter):
 
         self._guarded(item, act)
 
-    def _write_whole(self, item: Item, content: memoryview, digest: str) -> None:
-        if hashlib.sha256(content).hexdigest() != digest or len(content) != item.entry.size:
-            self._fail(item, DIFFERS)
-            return
-        self._put(item, lambda: digest, lambda: self._target.put_content(item, content, digest))
+    def _put_small(self, item: Item, content: memoryview, digest: str) -> None:
+        self._report(item, self._target.put_content(item, content, digest), digest)
 
-    def _put(self, item: Item, digest: Callable[[], str], put: Callable[[], Found]) -> None:
+    def _report(self, item: Item, found: Found, digest: str) -> None:
         target = self._target
+        target.record(item.entry, found, digest)
+        verification = target.files.written(read_back=target.read_back)
+        self._count(item.entry.size * (2 if verification is Verification.DIGEST else 1))
+        self._jobs.report(Committed(item, digest, verification, found.tag or None))
 
-        def act() -> None:
-            found = put()
-            target.record(item.entry, found, digest())
-            verification = target.files.written(read_back=target.read_back)
-            self._count(item.entry.size * (2 if verification is Verification.DIGEST else 1))
-            self._jobs.report(Committed(item, digest(), verification, found.tag or None))
-
-        with contextlib.suppress(UploadRestartedError):
-            self._guarded(item, act)
-
-    def _send(self, large: StreamedFile) -> None:
-        """See StreamingWriter."""
+    def _put_large(self, large: StreamedFile) -> None:
         target = self._target
 
         def digest() -> str:
@@ -396,11 +385,7 @@ class ServerWriter(StreamingWriter):
             finally:
                 large.over.set()
 
-        try:
-            self._put(large.item, digest, lambda: target.put(large.item, digest, send))
-        finally:
-            large.over.set()
-            large.ended.set()
+        self._report(large.item, target.put(large.item, digest, send), digest())
 
 
 class FileRemover(EntryRemover):
