@@ -78,6 +78,7 @@ class OpenNeuro(RestDouble):
         is_public: Whether anyone may read the dataset.
         cut: Called with the key and the bytes so far of an upload; if it returns true, the connection ends there.
         posts: The key and the status of each upload; 0 for one that broke off.
+        arriving: The files of uploads that did not end yet.
         deleted: The keys of DELETE.
         answer: Called with a key and the answer to its GET; what it returns is sent, as by a proxy in between, or by the handler
             after the content was dropped (303 to the object store).
@@ -93,6 +94,7 @@ class OpenNeuro(RestDouble):
         self.is_public = False
         self.cut: Callable[[str, int], bool] = lambda key, size: False  # noqa: ARG005
         self.posts: list[tuple[str, int]] = []
+        self.arriving: set[str] = set()
         self.deleted: list[str] = []
         self.answer: Callable[[str, Reply], Reply] = lambda key, reply: reply  # noqa: ARG005
         self.logins = 0
@@ -241,6 +243,7 @@ class OpenNeuro(RestDouble):
         path.parent.mkdir(parents=True, exist_ok=True)
         whole = False
         with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as part:
+            self.arriving.add(part.name)
             try:
                 for piece in _arriving(request):
                     part.write(piece)
@@ -252,6 +255,7 @@ class OpenNeuro(RestDouble):
                 self.received.add(key, part.tell())
                 Path(part.name).replace(path)  # also what is not whole
                 self.posts.append((key, 200 if whole else 0))
+                self.arriving.discard(part.name)
         return self._plain(200)
 
     def _delete(self, request: Request, found: re.Match[str]) -> Reply:

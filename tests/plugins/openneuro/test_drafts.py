@@ -374,6 +374,9 @@ def test_a_killed_push_continues(hibali: Any, double: OpenNeuro, tmp_path: Path)
     process.wait()
     assert tree_of(double) == {}
     double.cut = lambda key, size: False  # noqa: ARG005
+    wait_for(
+        lambda: not double.arriving
+    )  # as the worker does, it replaces a content with what arrived of a later end
     hibali("push", folder, "mine:", exit=0)
     assert tree_of(double) == files
     whole = [key for key, status in double.posts if status == 200]
