@@ -89,7 +89,7 @@ def test_one_host_works_and_the_other_gets_the_name_of_the_holder(
         with there.under(*south.words):
             answer = there.push(exit=5)
         assert answer.last["code"] == "locked"
-        assert f"@north pid {process.pid}" in answer.last["message"]
+        assert f"at north, process {process.pid}" in answer.last["message"]
         assert process.poll() is None, "the other host changed the push of the holder"
     finally:
         process.send_signal(signal.SIGINT)
