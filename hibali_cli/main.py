@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+# built in: Python looks for `signal` in all folders, and a Ctrl-C meanwhile showed a traceback
+import _signal  # type: ignore[import-not-found]
 import gc
 import os
-import signal
 import sys
 
 # start-up: a Ctrl-C during these imports shows a traceback, so import as little as possible, not even `typing`.
@@ -15,9 +16,9 @@ if TYPE_CHECKING:
 
 def main() -> NoReturn:
     """Run the command line of this process and exit with its code."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
         # until the handlers are installed, Ctrl-C ends the process silently
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
     code = _run()
     # Python searches everything that is left for cycles when it ends: a tenth of the time of a small push
     gc.freeze()
