@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hibali.errors import RunFailedError
-from runs.model import State
+from runs.model import RunStatus, State, Sweep
 from runs.schedulers.base import TIME_LIMIT, Phase, Status
 from runs.status import CANCEL_REQUESTED, ExitRecord, find_failure, read_exit_record, resolve_status
 from tests.support.runs import make_run
@@ -225,6 +225,14 @@ def test_a_time_limit_has_a_code_and_says_how_to_get_more_time(left: ExitRecord 
     assert found.hint is not None
     assert "--time" in found.hint
     assert f"hibali runs collect {run.id}" in found.hint
+
+
+def test_a_sweep_counts_the_tasks_that_reached_their_time_limit() -> None:
+    late = RunStatus(State.FAILED, "TIMEOUT", f"ended by the scheduler: TIMEOUT, {TIME_LIMIT}", 143)
+    run = make_run(
+        state=State.FAILED, sweep=Sweep(tasks={1: late, 2: RunStatus(State.FAILED, exit_code=3), 3: late})
+    )
+    assert str(find_failure(run)).count("; 2 tasks reached the time limit") == 1
 
 
 def test_a_tool_that_succeeded_before_the_time_limit_keeps_its_result() -> None:
