@@ -355,12 +355,31 @@ def run(
         found = catalogue.find(pipeline)
         request = _request(call, found, values, site, (each, params or {}), call.given)
         require_trust(catalogue, found, request.compute.container)
-        request = with_job_proxy(request)
-        run_store = RunStore()
-        reuse = Reuse(call.settings, run_store, call.on_event) if call.given.get("reuse") else None
-        with launch_session(request, run_store, call.on_event) as session:
-            started = launch(request, session, Synchroniser(), reuse=reuse)
+        started = _launch(call, request)
     return Run(started.id, config=options.get("config"))
+
+
+def run_own(
+    pipeline: Pipeline,
+    values: Values,
+    *,
+    site: str,
+    each: Iterable[Values] | None = None,
+    **options: Unpack[JobOptions],
+) -> Run:
+    """Run a pipeline of hibali itself as `run` does, for a command of the user that is the consent to this job (S11)."""
+    assert pipeline.own_command
+    with calling("run", options, _OPTIONS) as call:
+        started = _launch(call, _request(call, pipeline, values, site, (each, {}), call.given))
+    return Run(started.id, config=options.get("config"))
+
+
+def _launch(call: Call, request: Request) -> model.Run:
+    request = with_job_proxy(request)
+    run_store = RunStore()
+    reuse = Reuse(call.settings, run_store, call.on_event) if call.given.get("reuse") else None
+    with launch_session(request, run_store, call.on_event) as session:
+        return launch(request, session, Synchroniser(), reuse=reuse)
 
 
 _Tasks = tuple[Iterable[Values] | Place | None, Mapping[str, Sequence[Any]]]

@@ -49,6 +49,17 @@ def open_local_catalogue(settings: CatalogueSettings, note: Callable[[str], None
     return Catalogue(history=kept)
 
 
+def refuse_own(pipeline: Pipeline) -> None:
+    """Raise `RefusedError` for a pipeline of hibali itself: consent to one of its jobs is none to other commands (S11)."""
+    if pipeline.own_command:
+        raise RefusedError(
+            "own-pipeline",
+            f"this pipeline runs any command that it is given, so it cannot be trusted: only `{pipeline.own_command}` starts its jobs",
+            subject=pipeline.reference,
+            hint=f"To run the job, use `{pipeline.own_command}`.",
+        )
+
+
 class Catalogue:
     """Pipelines by NAME@VERSION on this machine; safe to use from several processes at once.
 
@@ -245,19 +256,20 @@ class Catalogue:
         self._record(f"Sign {pipeline.reference}\n")
 
     def trust(self, reference: str) -> Pipeline:
-        """Record the consent to run exactly this content without a container, as this account."""
+        """Record the consent to run exactly this content without a container, as this account; raises what `refuse_own` does."""
         pipeline = self.find(reference)
-        if not self.is_trusted(pipeline.digest):
+        refuse_own(pipeline)
+        if not self.is_trusted(pipeline):
             record = {"kind": "trust", "digest": pipeline.digest, "reference": pipeline.reference}
             with Journal(self._trust) as journal:
                 journal.append({"schema": 1, **record, "at": now()}, durable=True)
         return pipeline
 
-    def is_trusted(self, digest: str) -> bool:
-        """Return whether the user consented to running the content of this digest."""
+    def is_trusted(self, pipeline: Pipeline) -> bool:
+        """Return whether the user consented to running this content; earlier versions stored consent to hibali's own."""
         check_private_file(self._trust, "the record of trusted pipelines")
-        return any(
-            record.get("kind") == "trust" and record.get("digest") == digest
+        return not pipeline.own_command and any(
+            record.get("kind") == "trust" and record.get("digest") == pipeline.digest
             for record in read_records(self._trust)
         )
 

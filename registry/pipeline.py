@@ -13,6 +13,13 @@ from hibali.text import printable
 _OUTSIDE_NAME = re.compile(r"[^a-z0-9._-]+")
 _OUTSIDE_VERSION = re.compile(r"[^A-Za-z0-9._+-]+")
 _LETTER = re.compile(r"[a-z0-9]")
+# Pipelines of hibali itself, whose command is a value, by their titles, and what starts their jobs.
+_OWN = {
+    "hibali-nipoppy": "nipoppy submit",
+    "hibali-notebook": "notebook",
+    "hibali-shards": "--nodes",
+    "snakemake-job": "snakemake --executor hibali",
+}
 _LONGEST = 128  # bytes; two of them and a separator stay well below the 255 of a file name
 
 Value = str | int | float | bool
@@ -170,6 +177,11 @@ class Pipeline(Versioned):
     def ids(self) -> frozenset[str]:
         """The ids of inputs and outputs, which conditions can use."""
         return frozenset(each.id for each in self.inputs) | frozenset(each.id for each in self.outputs)
+
+    @property
+    def own_command(self) -> str:
+        """What starts the jobs of a pipeline of hibali itself; "" for any other. Its digest includes its title, but not its name."""
+        return _OWN.get(self.title, "")
 
     def find_input(self, identifier: str) -> Input | None:
         """Return the input of that id."""

@@ -15,7 +15,7 @@ from hibali.config.settings import Settings, site_for_runs
 from hibali.documents import canonical_digest, read_json_file
 from hibali.errors import RefusedError, UsageError
 from hibali.ledger import IDENTIFIER
-from registry.catalogue import Catalogue
+from registry.catalogue import Catalogue, refuse_own
 from registry.invocation import Invocation, read_invocation
 from registry.parameters import Row, check_tasks, make_rows
 from registry.pipeline import Pipeline
@@ -392,7 +392,9 @@ def add_own_pipeline(catalogue: Catalogue, descriptor: Mapping[str, Any]) -> Pip
     The command that starts it is the consent to this run. It gives no trust: with other values, such a pipeline runs any program.
     """
     raw = json.dumps(descriptor, indent=2).encode("ascii") + b"\n"
-    return catalogue.add(raw, None, subject=str(descriptor["name"]))
+    pipeline = catalogue.add(raw, None, subject=str(descriptor["name"]))
+    assert pipeline.own_command, "name it in registry/pipeline.py, so that nobody can trust it"
+    return pipeline
 
 
 def require_trust(catalogue: Catalogue, pipeline: Pipeline, container: Container) -> None:
@@ -401,7 +403,8 @@ def require_trust(catalogue: Catalogue, pipeline: Pipeline, container: Container
     Without a container the tool is its author's code with all of the user's rights.
     """
     reasons = find_consent_reasons(pipeline, container)
-    if reasons and not catalogue.is_trusted(pipeline.digest):
+    if reasons and not catalogue.is_trusted(pipeline):
+        refuse_own(pipeline)
         raise RefusedError(
             "not-trusted",
             f"this pipeline {'; it '.join(reasons)}, and you have not trusted it yet",

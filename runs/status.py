@@ -12,7 +12,7 @@ from hibali.errors import HibaliError, OutputsMissingError, RunFailedError, TryL
 from hibali.ledger import seconds_of
 from hibali.text import counted, printable
 from runs.model import OUTPUT_ID, Run, State
-from runs.schedulers.base import Phase, Status
+from runs.schedulers.base import TIME_LIMIT, Phase, Status
 
 # in place of a signal: cancellation was requested before the tool ended, and no signal arrived
 CANCEL_REQUESTED = "cancel"
@@ -376,6 +376,14 @@ def find_failure(run: Run) -> HibaliError | None:
         why = f" ({run.status.reason})" if run.status.reason else ""
         if run.status.reason.startswith(NOT_STARTED):
             how, why = "was", f" {run.status.reason}"
+        if run.status.reason.endswith(TIME_LIMIT):
+            return RunFailedError(
+                "time-limit",
+                f"the tool {how}{why}",
+                subject=run.id,
+                hint="Run the same command again with a longer --time; it starts from the beginning. "
+                f"To give the new run a checkpoint among the outputs, fetch that first: hibali runs collect {run.id}",
+            )
         return RunFailedError(
             "run-failed",
             f"the tool {how}{why}",
@@ -436,7 +444,9 @@ def _find_sweep_failure(run: Run) -> HibaliError | None:
                 subject=run.id,
                 hint=hint,
             )
-        return RunFailedError("tasks-failed", f"some tasks failed: {counts}", subject=run.id, hint=hint)
+        late = sum(run.tasks[number].reason.endswith(TIME_LIMIT) for number in failed)
+        why = f"; {counted(late, 'task')} reached the time limit" if late else ""
+        return RunFailedError("tasks-failed", f"some tasks failed: {counts}{why}", subject=run.id, hint=hint)
     if run.in_state(State.CANCELLED):
         return RunFailedError(
             "run-cancelled", f"the sweep was cancelled: {counts}", subject=run.id, hint=hint

@@ -241,7 +241,9 @@ def require_consent(common: Common, catalogue: Catalogue, pipeline: Pipeline, co
     """Prompt for consent, or raise `RefusedError`, if this pipeline needs it (S10, S11)."""
     try:
         require_trust(catalogue, pipeline, container)
-    except RefusedError:
+    except RefusedError as problem:
+        if problem.code != "not-trusted":
+            raise
         question = (
             f"{pipeline.reference} {'; it '.join(find_consent_reasons(pipeline, container))}. Trust it?"
         )

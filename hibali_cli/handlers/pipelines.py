@@ -425,7 +425,7 @@ def show_details(common: Common, pipeline: str) -> int | None:
 
     catalogue = Catalogue()
     found = catalogue.find(pipeline)
-    trusted, deprecation = catalogue.is_trusted(found.digest), catalogue.deprecation(found)
+    trusted, deprecation = catalogue.is_trusted(found), catalogue.deprecation(found)
     sites, origin = runs_by_site(runs_of(found.digest)), catalogue.origin(found)
     image = catalogue.image(found)
     here = image is not None and catalogue.images.local_file(found, image) is not None

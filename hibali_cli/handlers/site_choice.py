@@ -12,7 +12,7 @@ from hibali_cli.handlers.run_sites import opener, update_runs
 from hibali_cli.handlers.run_watch import wait_for_runs
 from hibali_cli.options import Common
 from hibali_cli.progress import listening
-from registry.catalogue import Catalogue
+from registry.catalogue import Catalogue, refuse_own
 from registry.pipeline import Pipeline
 from runs.containers.base import find_consent_reasons
 from runs.inputs import Located
@@ -170,7 +170,8 @@ def _check_consent(request: Request) -> None:
     S11).
     """
     reasons = find_consent_reasons(request.workload.pipeline, request.compute.container)
-    if reasons and not Catalogue().is_trusted(request.workload.pipeline.digest):
+    if reasons and not Catalogue().is_trusted(request.workload.pipeline):
+        refuse_own(request.workload.pipeline)
         raise UsageError(
             "not-trusted",
             f"there it {'; it '.join(reasons)}, and you have not trusted it yet"

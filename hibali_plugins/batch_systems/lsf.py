@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from hibali.errors import UsageError
 from hibali.text import printable
 from runs.schedulers.base import (
+    TIME_LIMIT,
     UNKNOWN,
     Job,
     JobVariables,
@@ -204,7 +205,8 @@ def _status(native: str, code: str, reason: str) -> Status:
             (_BROKEN, Phase.BROKEN),
         ):
             if detail.startswith(beginning):
-                return Status(means, detail.partition(":")[0], detail)
+                shown = detail.partition(":")[0]
+                return Status(means, shown, TIME_LIMIT if shown == "TERM_RUNLIMIT" else detail)
         detail = detail or ("" if code in {"", "-", "0"} else f"exit code {printable(code)}")
     return Status(phase, native, detail)
 

@@ -15,6 +15,7 @@ from typing import Any
 from hibali.errors import UsageError
 from hibali.text import printable
 from runs.schedulers.base import (
+    TIME_LIMIT,
     UNKNOWN,
     Job,
     JobVariables,
@@ -260,7 +261,7 @@ def _status(record: Mapping[str, Any]) -> Status:
     }
     for event, means in _EVENTS.items():
         if event in events:
-            return Status(means, event, events[event])
+            return Status(means, event, TIME_LIMIT if event == "WALLTIME" else events[event])
     code = record.get("exit_code")
     if isinstance(code, int) and code:
         reason = f"signal {code & 127}" if code & 127 else f"exit code {code >> 8}"

@@ -16,6 +16,7 @@ from hibali import documents
 from hibali.errors import TryLaterError, UsageError
 from hibali.text import printable
 from runs.schedulers.base import (
+    TIME_LIMIT,
     UNKNOWN,
     Job,
     JobVariables,
@@ -305,8 +306,9 @@ def _status(fields: Mapping[str, str], dialect: str) -> Status:
     if phase is not Phase.ENDED:
         return Status(phase, printable(native), reason)
     code = fields.get("Exit_status", fields.get("exit_status", ""))
-    if code in _KILLED[dialect]:
-        return Status(Phase.KILLED, printable(native), f"over its limit of {_KILLED[dialect][code]}")
+    if limit := _KILLED[dialect].get(code):
+        why = TIME_LIMIT if limit == "walltime" else f"over its limit of {limit}"
+        return Status(Phase.KILLED, printable(native), why)
     if fields.get("substate") == _DELETED and dialect == "PBS":
         return Status(Phase.CANCELLED, printable(native), reason)
     if code.startswith("-"):

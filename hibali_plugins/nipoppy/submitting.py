@@ -8,26 +8,20 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
+import hibali_api.runs
 import hibali_api.transfers
 from hibali.errors import UsageError
 from hibali.events import Listener
-from hibali.options import read_options
 from hibali.text import counted
-from hibali_api.job_options import ResourceOptions, resources_from
 from hibali_cli.options import Common
 from hibali_cli.progress import listening
 from hibali_plugins.nipoppy.cluster import Cluster, read_cluster
 from hibali_plugins.nipoppy.job import NipoppyJob, read_job
 from hibali_plugins.nipoppy.jobs import DESCRIPTOR, StudyJobs, part_of, parts_of
 from registry.catalogue import open_local_catalogue
-from registry.parameters import Row
 from registry.problems import read_file_bytes
-from runs.launch import launch, launch_session
 from runs.model import Run, State
-from runs.new_request import RequestedJob, RunOptions, add_own_pipeline, make_tasks, read_request
-from runs.request import with_job_proxy
-from runs.stage import Synchroniser
-from runs.store import RunStore
+from runs.new_request import add_own_pipeline
 
 # What jobs at the site neither need nor may get from here: their own folders, raw data, and results. Tables of nipoppy are symlinks to
 # the latest of a hidden folder beside them.
@@ -110,15 +104,10 @@ def _start(
 
     `setup` was the consent to run what the study says. The pipeline itself runs any command, so it is not trusted.
     """
-    settings, site = common.settings(), str(shared["place"]).partition(":")[0]
-    catalogue = open_local_catalogue(settings.catalogue, common.output.detail)
-    pipeline = add_own_pipeline(catalogue, DESCRIPTOR)
-    workload = make_tasks(pipeline, shared, [Row(each) for each in rows], subject=name)
-    resources = resources_from(read_options(ResourceOptions, options))
-    chosen = RunOptions(sites=(site,), name=name, job=RequestedJob(resources))
-    request = with_job_proxy(read_request(settings, workload, None, site, chosen, lambda _: None))
-    with launch_session(request, RunStore(), on_event) as session:
-        return launch(request, session, Synchroniser()).id
+    catalogue = open_local_catalogue(common.settings().catalogue, common.output.detail)
+    pipeline, site = add_own_pipeline(catalogue, DESCRIPTOR), str(shared["place"]).partition(":")[0]
+    options |= {"name": name, "config": common.config, "on_event": on_event}
+    return hibali_api.runs.run_own(pipeline, shared, site=site, each=rows, **options).id
 
 
 def _send(job: NipoppyJob, cluster: Cluster, common: Common, on_event: Listener) -> None:

@@ -58,6 +58,7 @@ class Status:
 
 
 UNKNOWN = Status(Phase.UNKNOWN, "")
+TIME_LIMIT = "time limit reached"  # the reason of a job that the scheduler killed for that
 
 
 def memory_reason(used: int | None, requested: int | None) -> str:

@@ -13,6 +13,7 @@ from datetime import UTC, date, datetime, timedelta
 
 from hibali.text import printable
 from runs.schedulers.base import (
+    TIME_LIMIT,
     UNKNOWN,
     Job,
     JobVariables,
@@ -116,6 +117,11 @@ VARIABLES = JobVariables(
 def phase_of(state: str) -> Phase | None:
     """Return the phase of a job in this state of Slurm, None for an unknown one."""
     return _PHASES.get(state)
+
+
+def explain_state(state: str, reason: str = "") -> str:
+    """Return the reason of a job in this state of Slurm, which may itself be one."""
+    return TIME_LIMIT if state == "TIMEOUT" else reason
 
 
 class Slurm(Scheduler):
@@ -356,7 +362,7 @@ def explain_memory(status: Status, requested: int | None) -> Status:
 def _status(native: str, reason: str, *, queued: bool) -> Status:
     """Return the status; an unknown state is WAITING if squeue lists the job, UNKNOWN in accounting."""
     phase = _PHASES.get(native, Phase.WAITING if queued else Phase.UNKNOWN)
-    plain = reason.strip()
+    plain = explain_state(native, reason.strip())
     return Status(phase, printable(native), "" if plain in {"None", "(null)"} else printable(plain))
 
 

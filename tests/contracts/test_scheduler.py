@@ -274,7 +274,7 @@ def test_slurm_usage_is_summed_over_job_steps() -> None:
         ),
         (b"1|OUT_OF_MEMORY|0:125|||0\n", Phase.KILLED, "out of memory"),
         (b"1|FAILED|9:0|||50M\n", Phase.ENDED, "exit code 9:0"),
-        (b"1|TIMEOUT|0:0|||50M\n1.batch|CANCELLED|0:15||90M|\n", Phase.KILLED, ""),
+        (b"1|TIMEOUT|0:0|||50M\n1.batch|CANCELLED|0:15||90M|\n", Phase.KILLED, "time limit reached"),
     ],
 )
 def test_slurm_accounting_tells_a_job_that_was_killed_for_its_memory(

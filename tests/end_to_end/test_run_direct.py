@@ -10,7 +10,13 @@ import pytest
 
 from hibali.plugins import if_offered
 from tests.end_to_end.run_tools import Bench, doing
+from tests.services.session import REPOSITORY
 from transfers.history.operations import read_operation
+
+SNAKEMAKE_JOB = (
+    REPOSITORY
+    / "packaging/snakemake-executor-plugin-hibali/snakemake_executor_plugin_hibali/snakemake-job.json"
+)
 
 
 @pytest.fixture
@@ -203,6 +209,24 @@ def test_nothing_runs_without_a_container_without_consent(hibali: Any) -> None:
     refused = bench.run(bench.answers(), exit=8).last
     assert refused["code"] == "not-trusted"
     assert f"hibali pipelines trust {bench.reference}" in refused["hint"]
+    assert bench.run_ids() == []
+
+
+@pytest.mark.parametrize("name", ["snakemake-job", "harmless"])
+def test_no_consent_lets_an_invocation_run_the_job_of_a_snakemake(hibali: Any, name: str) -> None:
+    bench = Bench(hibali)
+    bench.add_local_site()
+    found = hibali("pipelines", "add", SNAKEMAKE_JOB, "--name", name, "--json", exit=0).last
+    earlier = {"schema": 1, "kind": "trust", "digest": found["digest"], "reference": "snakemake-job@1.0"}
+    with (hibali.home.state / "trust.jsonl").open("a") as consents:
+        consents.write(json.dumps({**earlier, "at": "2026-11-01T00:00:00Z"}) + "\n")
+    (bench.folder / "evil.json").write_text(json.dumps({"sources": "answers.json", "command": "touch evil"}))
+    bench.answers()
+    line = ("run", f"{name}@1.0", bench.folder / "evil.json", "--site", "here")
+    for words in (line, ("pipelines", "trust", f"{name}@1.0"), line):
+        refused = hibali(*words, "--json", exit=8).last
+        assert (refused["code"], "snakemake --executor hibali" in refused["hint"]) == ("own-pipeline", True)
+    assert not hibali("pipelines", "show", name, "--json", exit=0).last["trusted"]
     assert bench.run_ids() == []
 
 

@@ -14,17 +14,12 @@ from typing import Any
 
 import pytest
 
-from tests.services.session import REPOSITORY
 from tests.support.snakemakes import CountedSite, Snakemake, counted_site, site_python, snakemake_in
 from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(7200)]  # each job starts Snakemake, which needs seconds
 
 JOBS = int(os.environ.get("HIBALI_SNAKEMAKE_JOBS", "24"))
-_DESCRIPTOR = (
-    REPOSITORY
-    / "packaging/snakemake-executor-plugin-hibali/snakemake_executor_plugin_hibali/snakemake-job.json"
-)
 _SNAKEFILE = """
 rule all:
     input:
@@ -43,7 +38,6 @@ def there(hibali: Any) -> Iterator[CountedSite]:
     with counted_site(hibali.home.folder) as site:
         hibali.home.config.write_text(f"version = 1\n[sites.there]\n{site.table()}")
         hibali.home.config.chmod(0o600)
-        hibali("pipelines", "add", _DESCRIPTOR, exit=0)
         yield site
 
 
@@ -77,7 +71,6 @@ def lines(path: Path) -> list[str]:
 
 
 def test_a_killed_snakemake_finds_its_jobs_again_and_none_is_doubled(hibali: Any, there: CountedSite) -> None:
-    hibali("pipelines", "trust", "snakemake-job@1.0", exit=0)
     executed = hibali.home.folder / "executed"
     driver = Driver(hibali, _SNAKEFILE.format(jobs=JOBS, executed=executed))
     began = time.monotonic()
@@ -99,14 +92,13 @@ def test_a_failed_job_shows_its_log_and_runs_again(hibali: Any) -> None:
     snakefile = _SNAKEFILE.format(jobs=1, executed=hibali.home.folder / "executed")
     broken = f"test -e {hibali.home.folder}/mended; "
     driver = Driver(hibali, snakefile.replace('"echo', f'"{broken}echo', 1))
-    assert "hibali pipelines trust snakemake-job@1.0" in driver.run(exit=1)
-    hibali("pipelines", "trust", "snakemake-job@1.0", exit=0)
     printed = driver.run(exit=1)
     assert "the tool ended with exit code 1" in printed
     assert "returned non-zero exit status 1" in printed, "the end of the job's log"
     (hibali.home.folder / "mended").touch()
     driver.run()
     assert lines(hibali.home.folder / "executed") == ["0"]
+    assert "cannot be trusted" in hibali("runs", "rerun", "latest", exit=8).err.decode()
 
 
 def states(hibali: Any) -> list[str]:
@@ -139,7 +131,6 @@ rule last:
 
 
 def test_an_interrupt_cancels_a_group_of_jobs_which_then_runs_again(hibali: Any, there: CountedSite) -> None:
-    hibali("pipelines", "trust", "snakemake-job@1.0", exit=0)
     folder = hibali.home.folder
     (there.root / "project").mkdir()
     (there.root / "project" / "in.txt").write_text("x\n")

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.services.processes import MARK, ServiceError, program, start, succeeds, wait_until
+from tests.services.processes import MARK, MissingPackageError, program, start, succeeds, wait_until
 
 
 @dataclass(frozen=True)
@@ -23,11 +23,11 @@ class Docker:
 
 
 def start_docker(session: Path, folder: Path) -> Docker:
-    """Start dockerd, which starts a containerd; raise `ServiceError` if it cannot run (it needs root)."""
+    """Start dockerd, which starts a containerd; raise `MissingPackageError` without root."""
     client, daemon = program("docker", "docker.io"), program("dockerd", "docker.io")
     program("containerd", "containerd")
     if os.geteuid() != 0:
-        raise ServiceError("only root can start dockerd")
+        raise MissingPackageError("only root can start dockerd")
     folder.mkdir()
     docker = Docker(folder=str(folder), session=str(session))
     # vfs works on every filesystem

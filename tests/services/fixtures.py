@@ -78,16 +78,19 @@ def _session() -> Path:
 
 
 def _server(name: str, *, optional: bool = False) -> Any:
-    """Return the running server; if it cannot start, skip the test, or fail it where servers are required.
+    """Return the running server; if it is not installed, skip the test, or fail it where servers are required.
 
-    With `optional`, a package that is not installed always skips the test.
+    With `optional`, it is never required. A server that is installed and does not start fails the test everywhere: skipped tests
+    would hide it.
     """
     try:
         return ensure(_session(), name)
-    except (MissingPackageError, ServiceError) as problem:
-        if optional and isinstance(problem, MissingPackageError):
+    except MissingPackageError as problem:
+        if optional:
             pytest.skip(f"{name}: {problem}")
         skip_or_fail(f"{name}: {problem}")
+    except ServiceError as problem:
+        pytest.fail(f"{name}: {problem}", pytrace=False)
 
 
 @pytest.fixture(scope="session")

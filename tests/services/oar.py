@@ -40,10 +40,10 @@ class Oar(SshServer):
 
 
 def start_oar(session: Path, folder: Path) -> Oar:
-    """Start PostgreSQL, OAR's server, the node's sshd and the login sshd; raise `ServiceError` without root."""
+    """Start PostgreSQL, OAR's server, the node's sshd and the login sshd; raise `MissingPackageError` without root."""
     programs = _programs()
     if os.geteuid() != 0:
-        raise ServiceError("only root can start OAR")
+        raise MissingPackageError("only root can start OAR")
     folder.mkdir()
     folder.chmod(0o711)
     inside = [program("unshare", "util-linux"), "--mount", "--propagation", "slave", "/bin/sh", "-c", _BIND]
@@ -55,7 +55,7 @@ def start_oar(session: Path, folder: Path) -> Oar:
     _write_configuration(folder, database, server, node)
     known = server_environment(session)
     if not succeeds([*inside, "true"], known):
-        raise ServiceError("mount namespaces are not allowed here")
+        raise MissingPackageError("mount namespaces are not allowed here")
     _start_postgresql(session, folder, database)
     _make_tables(folder, inside, known)
     _start_node(session, folder, inside, node)

@@ -24,11 +24,11 @@ _RESERVED: list[socket.socket] = []
 
 
 class MissingPackageError(Exception):
-    """A server's program is not installed; the message has the Debian or Python package."""
+    """A server's program is not installed, with the Debian or Python package in the message, or needs rights that this account lacks."""
 
 
 class ServiceError(Exception):
-    """A server did not start; the message has the end of its log."""
+    """A server that is installed did not start; the message has the end of its log."""
 
 
 def program(name: str, package: str) -> str:

@@ -42,7 +42,7 @@ class GridEngine(SshServer):
 
 
 def start_sge(session: Path, folder: Path) -> GridEngine:
-    """Start sge_qmaster, sge_execd and an sshd; raise `ServiceError` without root."""
+    """Start sge_qmaster, sge_execd and an sshd; raise `MissingPackageError` without root."""
     sshd = program("sshd", "openssh-server")
     for name, package in {"sge_qmaster": "gridengine-master", "sge_execd": "gridengine-exec"}.items():
         if not (_BINARIES / name).exists():
@@ -50,7 +50,7 @@ def start_sge(session: Path, folder: Path) -> GridEngine:
     if not (_BINARIES / "qsub").exists():
         raise MissingPackageError("qsub is missing: install the package gridengine-client")
     if os.geteuid() != 0:
-        raise ServiceError("only root can start Grid Engine")
+        raise MissingPackageError("only root can start Grid Engine")
     del sshd
     folder.mkdir()
     folder.chmod(0o711)

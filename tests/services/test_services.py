@@ -11,13 +11,23 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
+from tests.services import fixtures
 from tests.services.fixtures import Buckets, Hibali, HibaliHome
 from tests.services.grid import Grid, logs_in
 from tests.services.podman import Podman
-from tests.services.processes import MARK, SYSTEM_PATH, end_all, free_port, is_alive
+from tests.services.processes import (
+    MARK,
+    SYSTEM_PATH,
+    MissingPackageError,
+    ServiceError,
+    end_all,
+    free_port,
+    is_alive,
+)
 from tests.services.session import REPOSITORY
 from tests.services.slurm import Slurm
 from tests.services.sshd import SshServer
@@ -40,6 +50,31 @@ def test_a_double_is_compared_with_the_real_service_request_by_request(name: str
         "a table: request | what the real service does (source or run, version, date) | the double"
     )
     assert {len(row) for row in rows} == {3}
+
+
+@pytest.mark.parametrize("required", [False, True])
+@pytest.mark.parametrize(
+    ("problem", "outcome"),
+    [
+        (ServiceError("munged ended"), pytest.fail.Exception),
+        (MissingPackageError("munge"), pytest.skip.Exception),
+    ],
+)
+def test_only_a_server_that_is_not_installed_is_skipped(
+    monkeypatch: pytest.MonkeyPatch, problem: Exception, outcome: type[BaseException], required: bool
+) -> None:
+    def start(*_: object) -> NoReturn:
+        raise problem
+
+    for variable in ("CI", "HIBALI_REQUIRE_SERVICES"):
+        monkeypatch.delenv(variable, raising=False)
+    if required:
+        monkeypatch.setenv("CI", "true")
+    monkeypatch.setattr(fixtures, "ensure", start)
+    with pytest.raises(pytest.fail.Exception if required else outcome, match=f"slurm: {problem}"):
+        fixtures._server("slurm")
+    with pytest.raises(outcome):
+        fixtures._server("pbs", optional=True)
 
 
 @pytest.mark.parametrize("number", range(4))

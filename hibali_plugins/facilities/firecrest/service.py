@@ -25,7 +25,7 @@ from hibali_plugins.facilities.script_jobs import (
     script_of,
 )
 from runs.schedulers.base import Phase, Resources, Status, load_scheduler
-from runs.schedulers.slurm import SCHEDULER, VARIABLES, phase_of
+from runs.schedulers.slurm import SCHEDULER, VARIABLES, explain_state, phase_of
 from runs.services.base import ServiceFacts, ServiceJob, refusal
 from transfers.remote.host import CommandResult
 
@@ -117,7 +117,7 @@ def _status_of(state: str) -> Status:
     phase = phase_of(state.partition(" ")[0])
     if phase is None:
         return Status(Phase.RUNNING, native, "hibali does not know this state of FirecREST")
-    return Status(phase, native)
+    return Status(phase, native, explain_state(native))
 
 
 class FirecrestScheduler(ServiceScheduler):

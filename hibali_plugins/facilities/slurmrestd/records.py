@@ -15,7 +15,7 @@ from typing import Any
 from hibali.subprocesses import without_secrets
 from hibali.text import printable
 from runs.schedulers.base import MOST_TASKS, Phase, Status
-from runs.schedulers.slurm import explain_memory, phase_of
+from runs.schedulers.slurm import explain_memory, explain_state, phase_of
 
 Record = Mapping[str, Any]
 _MOST_SHOWN = 300  # characters of what Slurm says
@@ -89,7 +89,8 @@ def _status(record: Record, state: Any, reason: Any) -> Status:
     signal = _exit_of(record.get("exit_code"))[1]
     if native == "FAILED" and signal:  # the job's own script was killed, and left no exit record
         return Status(Phase.KILLED, shown, f"signal {signal}")
-    return Status(phase, shown, "" if reason in {None, "None"} else printable(str(reason))[:_MOST_SHOWN])
+    known = "" if reason in {None, "None"} else printable(str(reason))[:_MOST_SHOWN]
+    return Status(phase, shown, explain_state(native, known))
 
 
 def _exit_of(value: Any) -> tuple[int, int]:

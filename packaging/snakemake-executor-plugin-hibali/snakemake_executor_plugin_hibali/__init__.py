@@ -23,7 +23,6 @@ from snakemake_interface_executor_plugins.settings import CommonSettings, Execut
 import hibali
 from hibali.events import Event, Noted
 from hibali.retry import growing_intervals
-from registry.catalogue import Catalogue
 from runs.status import find_failure
 from snakemake_executor_plugin_hibali.requests import Requests, Values, identify, job_options, pack
 
@@ -118,12 +117,7 @@ class Executor(RemoteExecutor):
                 "records their commands. Set them at the site, in the prologue of its scheduler."
             )
         with explained():
-            self._pipeline = hibali.pipelines.add(_PIPELINE).reference
-            if not Catalogue().is_trusted(hibali.pipelines.get(self._pipeline).digest):
-                raise WorkflowError(
-                    f"{self._pipeline} runs your rules' commands at {self._site} with all of your rights, and you have "
-                    f"not trusted it yet.\nTo trust it, once: hibali pipelines trust {self._pipeline}"
-                )
+            self._pipeline = hibali.pipelines.add(_PIPELINE)
             self._requests = Requests(Path(".snakemake", "hibali").absolute())
             self._sources = self._requests.store_sources(
                 pack(self.dag.get_sources(), {_JOB_CONFIG: self._job_config()})
@@ -235,7 +229,9 @@ class Executor(RemoteExecutor):
     def _start(self, task: _Task, values: Values, *, new: bool = False) -> hibali.Run:
         rule = "group" if task.job.is_group() else task.job.name
         name = f"{rule[:40]}-{task.identity[:16]}"  # a part of the key by which hibali finds the run
-        return hibali.run(self._pipeline, values, site=self._site, name=name, new=new, **task.options)
+        return hibali.runs.run_own(
+            self._pipeline, values, site=self._site, name=name, new=new, **task.options
+        )
 
     def _counts(self, task: _Task) -> bool:
         """Return whether an earlier success counts: no rerun is forced, and its outputs still exist."""

@@ -16,7 +16,7 @@ from hibali.errors import UsageError
 from hibali.plugins import load
 from runs.dependencies import find_task_jobs
 from runs.model import Run, chunk_name
-from runs.schedulers.base import Job, Phase, Resources, load_scheduler
+from runs.schedulers.base import TIME_LIMIT, Job, Phase, Resources, load_scheduler
 from runs.site_commands import find_batch_systems
 from tests.support.runs import change_run
 from tests.unit.runs.sweeps.test_sweep import execute as execute_sweep
@@ -70,6 +70,30 @@ def test_directives_of_the_site_replace_generated_ones() -> None:
 def test_jobs_get_a_warning_signal_before_their_time_limit() -> None:
     assert directives_of("sge", seconds=600) == ["-l h_rt=600", "-l s_rt=570"]
     assert directives_of("sge", seconds=5) == ["-l h_rt=5"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("lsf", "307|0|EXIT|ann|140|TERM_RUNLIMIT: job killed after reaching LSF run time limit\n"),
+        (
+            "oar",
+            (
+                '{"307": {"Job_Id": 307, "array_id": 307, "array_index": 1, "state": "Error", "events":'
+                ' [{"type": "WALLTIME", "description": "[sarko] Job 307 must be killed"}]}}'
+            ),
+        ),
+        ("pbs", "Job Id: 307.host\n    job_state = F\n    Exit_status = -29\n"),
+        (
+            "pbs",
+            "<Data><Job><Job_Id>307.host</Job_Id><job_state>C</job_state><exit_status>-11</exit_status></Job></Data>",
+        ),
+        ("slurm", "307:TIMEOUT:TimeLimit\n"),
+    ],
+)
+def test_a_job_that_was_killed_at_its_time_limit_is_told_from_others(name: str, text: str) -> None:
+    found = load_scheduler(name).read_status(CommandResult(0, text.encode(), b""), ["307"])["307"]
+    assert (found.phase, found.reason) == (Phase.KILLED, TIME_LIMIT)
 
 
 def test_shortened_job_names_stay_unique() -> None:

@@ -37,7 +37,7 @@ from hibali_plugins.facilities.slurmrestd.service import SlurmrestdJobs
 from hibali_plugins.facilities.slurmrestd.settings import SlurmrestdSettings
 from hibali_plugins.facilities.slurmrestd.submission import describe
 from runs.request import compute_site
-from runs.schedulers.base import Job, Phase, Resources, Status
+from runs.schedulers.base import TIME_LIMIT, Job, Phase, Resources, Status
 from tests.end_to_end.run_tools import Bench
 from tests.services import rest
 from tests.services.rest import Reply, Request, RestDouble, Route
@@ -170,7 +170,7 @@ def test_numbers_of_all_versions(value: Any, found: int | None) -> None:
         (["COMPLETED", "COMPLETING"], "None", Status(Phase.RUNNING, "COMPLETING")),
         (["COMPLETED", "UPDATE_DB"], "None", Status(Phase.ENDED, "COMPLETED")),
         (["FAILED", "LAUNCH_FAILED"], "None", Status(Phase.BROKEN, "LAUNCH_FAILED")),
-        ("TIMEOUT", "TimeLimit", Status(Phase.KILLED, "TIMEOUT", "TimeLimit")),
+        ("TIMEOUT", "TimeLimit", Status(Phase.KILLED, "TIMEOUT", TIME_LIMIT)),
     ],
 )
 def test_states_of_all_versions(state: Any, reason: str, status: Status) -> None:

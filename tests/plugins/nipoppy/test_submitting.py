@@ -63,7 +63,7 @@ def test_pipelines_of_hibali_itself_are_not_trusted(
     monkeypatch.setenv("HIBALI_STATE", str(tmp_path))
     catalogue = Catalogue()
     pipeline = add_own_pipeline(catalogue, descriptor)
-    with pytest.raises(RefusedError, match="have not trusted it"):
+    with pytest.raises(RefusedError, match="cannot be trusted"):
         require_trust(catalogue, pipeline, load_container("bare"))
 
 
@@ -82,7 +82,7 @@ def test_the_consent_to_a_study_is_none_to_other_commands(study: Study) -> None:
     values = next(study.bench.records(run))["invocation"] | row
     (study.bench.folder / "values.json").write_text(json.dumps(values))
     for words in (("run", "hibali-nipoppy", "values.json", "--site", "here"), ("runs", "rerun", run)):
-        assert "have not trusted it" in study.hibali(*words, exit=8).err.decode()
+        assert "cannot be trusted" in study.hibali(*words, exit=8).err.decode()
     assert study.bench.run_ids() == [run]
 
 

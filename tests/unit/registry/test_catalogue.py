@@ -144,11 +144,11 @@ def test_names_cannot_leave_the_catalogue(catalogue: Catalogue, tmp_path: Path, 
 
 def test_trust_is_for_the_content(catalogue: Catalogue) -> None:
     added = catalogue.add(raw())
-    assert not catalogue.is_trusted(added.digest)
+    assert not catalogue.is_trusted(added)
     catalogue.trust("tool@1.0")
-    assert catalogue.is_trusted(added.digest)
+    assert catalogue.is_trusted(added)
     catalogue.remove("tool@1.0")
-    assert not catalogue.is_trusted(catalogue.add(raw(description="Another.")).digest)
+    assert not catalogue.is_trusted(catalogue.add(raw(description="Another.")))
 
 
 def test_concurrent_adds_of_one_version_have_one_winner(tmp_path: Path) -> None:

@@ -8,9 +8,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from runs.model import State
-from runs.schedulers.base import Phase, Status
-from runs.status import CANCEL_REQUESTED, ExitRecord, read_exit_record, resolve_status
+from hibali.errors import RunFailedError
+from runs.model import RunStatus, State, Sweep
+from runs.schedulers.base import TIME_LIMIT, Phase, Status
+from runs.status import CANCEL_REQUESTED, ExitRecord, find_failure, read_exit_record, resolve_status
+from tests.support.runs import make_run
 
 RUN = "20260102-030405-0a1b2c3d"
 
@@ -211,6 +213,31 @@ def test_a_job_that_a_node_or_another_job_ended_is_not_called_requeued(left: Exi
     for native in ("PREEMPTED", "NODE_FAIL"):
         seen = resolve_status(Status(Phase.BROKEN, native), left, None)
         assert (seen.state, seen.reason) == (State.LOST, f"the scheduler ended the job: {native}")
+
+
+@pytest.mark.parametrize("left", [None, record(143, "TERM"), record(1)])
+def test_a_time_limit_has_a_code_and_says_how_to_get_more_time(left: ExitRecord | None) -> None:
+    seen = resolve_status(Status(Phase.KILLED, "TIMEOUT", TIME_LIMIT), left, None)
+    run = make_run(state=seen.state, reason=seen.reason, exit_code=left and left.code)
+    found = find_failure(run)
+    assert isinstance(found, RunFailedError)
+    assert (found.code, "TIMEOUT, time limit reached" in found.message) == ("time-limit", True)
+    assert found.hint is not None
+    assert "--time" in found.hint
+    assert f"hibali runs collect {run.id}" in found.hint
+
+
+def test_a_sweep_counts_the_tasks_that_reached_their_time_limit() -> None:
+    late = RunStatus(State.FAILED, "TIMEOUT", f"ended by the scheduler: TIMEOUT, {TIME_LIMIT}", 143)
+    run = make_run(
+        state=State.FAILED, sweep=Sweep(tasks={1: late, 2: RunStatus(State.FAILED, exit_code=3), 3: late})
+    )
+    assert str(find_failure(run)).count("; 2 tasks reached the time limit") == 1
+
+
+def test_a_tool_that_succeeded_before_the_time_limit_keeps_its_result() -> None:
+    seen = resolve_status(Status(Phase.KILLED, "TIMEOUT", TIME_LIMIT), record(0), None)
+    assert find_failure(make_run(state=seen.state, reason=seen.reason, exit_code=0)) is None
 
 
 @pytest.mark.parametrize("left", [None, record(137)])
