@@ -6,10 +6,10 @@ import contextlib
 import logging
 import os
 import posixpath
-import queue
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, wait
 from datetime import UTC, datetime
 from functools import cached_property
 from importlib import import_module
@@ -28,12 +28,13 @@ from hibali_plugins.fsspec_sites.errors import error_for
 from hibali_plugins.fsspec_sites.options import options_of
 from hibali_plugins.fsspec_sites.protocols import known_protocol
 from hibali_plugins.fsspec_sites.webhdfs import check_answers
-from hibali_plugins.fsspec_sites.xrootd import XRootDServer, server_of
+from hibali_plugins.fsspec_sites.xrootd import ThirdPartyCopy, XRootDServer, server_of
 from transfers.agent.identity import Identity, identify, this_machine
 from transfers.model.entry import Entry, Kind
 from transfers.model.identities import AMAZON, identity_of_bucket, identity_of_keys
+from transfers.model.units import NOT_COPIED
 from transfers.stores.server.checksums import ALGORITHMS, Checksum
-from transfers.stores.server.files import LIST_SECONDS, Exclusive, Upload
+from transfers.stores.server.files import LIST_SECONDS, Exclusive, Files, Upload
 from transfers.stores.server.filesystem import Filesystem
 from transfers.stores.server.records import Found
 
@@ -41,6 +42,8 @@ _MOST_PARTS = 9_000  # object stores allow 10,000 parts of a file
 _PART_BYTES = 16 * 1024 * 1024
 _MIB = 1024 * 1024
 _MILLISECONDS = 100_000_000_000  # later than the year 5000 in seconds, and in 1973 in milliseconds
+_LEAST_COPIED = 4 * _MIB  # the client waits 2.5 s for each third-party copy, of which there are 8 at a time
+_STOP_SECONDS = 0.2  # until a copy that is stopped is abandoned
 _CHECKSUMS = 2  # that an XRootD server computes at a time: above its limit it lets a client wait for 30 s
 _QUIET = ("fsspec", "azure", "asyncio", "urllib3", "aiohttp", "botocore", "aiobotocore", "google")
 # What implementations do unless their own variables say otherwise.
@@ -165,24 +168,16 @@ class FsspecFiles(Filesystem):
         Raises `TryLaterError("answer-too-slow")`.
         """
         limit = request_timeout(content) if seconds is None else seconds
-        results: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
 
-        def work() -> None:
-            try:
-                with self._calls:
-                    results.put((act(self._filesystem), None))
-            except BaseException as problem:  # noqa: BLE001  # raised again by the caller's thread
-                results.put((None, problem))
+        def work() -> _Result:
+            with self._calls:
+                return act(self._filesystem)
 
-        threading.Thread(target=work, name="fsspec", daemon=True).start()
-        try:
-            result, problem = results.get(timeout=limit)
-        except queue.Empty:
-            raise too_slow(self.subject, limit) from None
-        if problem is not None:
-            raise problem
-        found: _Result = result
-        return found
+        begun = _begin(work)
+        wait([begun], timeout=limit)
+        if not begun.done():
+            raise too_slow(self.subject, limit)
+        return begun.result()
 
     def request(
         self,
@@ -340,6 +335,20 @@ class FsspecFiles(Filesystem):
         self._filesystem = None
 
 
+def _begin(act: Callable[[], _Result]) -> Future[_Result]:
+    """Call `act` in a thread that may be abandoned."""
+    begun: Future[_Result] = Future()
+
+    def work() -> None:
+        try:
+            begun.set_result(act())
+        except BaseException as problem:  # noqa: BLE001  # raised again by the caller's thread
+            begun.set_exception(problem)
+
+    threading.Thread(target=work, name="fsspec", daemon=True).start()
+    return begun
+
+
 def _write_new(files: Any, full: str, content: bytes) -> None:
     with files.open(full, "xb") as stream:
         stream.write(content)
@@ -351,6 +360,8 @@ class XRootDFiles(FsspecFiles):
     The server may have stored a checksum earlier: then it finds damage since that time, but the server is trusted to have received the right content.
     """
 
+    least_copied = _LEAST_COPIED
+
     def __init__(self, filesystem: Any, base: str, subject: str, service: str, *, compares: bool) -> None:
         """`compares` is whether written files are compared with the server's checksum, if it has any."""
         super().__init__(filesystem, base, subject, "root", service)
@@ -359,10 +370,15 @@ class XRootDFiles(FsspecFiles):
         self._computing = threading.BoundedSemaphore(_CHECKSUMS)
 
     @cached_property
+    def offered(self) -> list[str]:
+        """The checksums that the server computes, its usual one first."""
+        found: list[str] = self.request(lambda files: files.algorithms())
+        return found
+
+    @cached_property
     def algorithm(self) -> str:
         """The server's usual checksum, or the first other one that hibali can compute; "" if there is none."""
-        offered = self.request(lambda files: files.algorithms())
-        return next((each for each in offered if each in ALGORITHMS), "")
+        return next((each for each in self.offered if each in ALGORITHMS), "")
 
     @property
     def compares(self) -> bool:
@@ -372,11 +388,12 @@ class XRootDFiles(FsspecFiles):
     def _claimed(self, path: bytes, size: int) -> str:
         """Return the server's checksum of a file, "" if it has none, or does not tell it."""
         with contextlib.suppress(AccessError, IncompleteError, NotFoundError):
-            return self._asked(path, size) if self.algorithm else ""
+            return self.asked(path, size, self.algorithm) if self.algorithm else ""
         return ""
 
-    def _asked(self, path: bytes, size: int) -> str:
-        full, algorithm = self.full(path), self.algorithm
+    def asked(self, path: bytes, size: int, algorithm: str) -> str:
+        """Return the server's checksum of a file."""
+        full = self.full(path)
         with self._computing:
             found: str = self.request(lambda files: files.checksum(full, algorithm), content=size)
         return found
@@ -413,9 +430,52 @@ class XRootDFiles(FsspecFiles):
 
     def _compare(self, path: bytes, size: int, summed: Checksum) -> None:
         """Compare a written file. Raise `IncompleteError("corrupt")`, which lets it be sent again."""
-        if self._asked(path, size) != summed.text:
+        if self.asked(path, size, self.algorithm) != summed.text:
             reason = f"the server's {summed.algorithm} of the written file is not that of what was sent"
             raise IncompleteError("corrupt", reason, subject=self.subject, transient=True)
+
+    def copies_from(self, source: Files) -> bool:
+        """See Files: from every other server, which may refuse it."""
+        return isinstance(source, XRootDFiles) and source.service != self.service
+
+    def copy_file(
+        self, source: Files, path: bytes, to: bytes, entry: Entry, stopped: threading.Event
+    ) -> bool:
+        """See Files. What the servers report of the copy is no proof: both compute a checksum of what they have now."""
+        assert isinstance(source, XRootDFiles)
+        algorithm = next((each for each in source.offered if each in self.offered), "")
+        if not algorithm:
+            raise self._not_copied("the two servers have no checksum in common")
+        self._let_copy(source.url(path), self.url(to), entry.size, stopped)
+        if self.asked(to, entry.size, algorithm) != source.asked(path, entry.size, algorithm):
+            raise self._not_copied(f"the {algorithm} of the third-party copy is not that of the source")
+        return True
+
+    def _let_copy(self, source: str, target: str, size: int, stopped: threading.Event) -> None:
+        """Let the target's server copy, without the limit of other calls, which it would block for hours."""
+        if "&" in source:  # parameters for the server are separated by it
+            raise self._not_copied("XRootD cannot copy names with an ampersand")
+        copying = _begin(ThirdPartyCopy(source, target, size, stopped).run)
+        while not copying.done():
+            wait([copying], timeout=_STOP_SECONDS)
+            if stopped.is_set():
+                raise self._not_copied("it was stopped", transient=True)
+        problem = copying.exception()
+        if problem is None:
+            return
+        reason = (isinstance(problem, OSError) and problem.strerror) or type(problem).__name__
+        if isinstance(problem, TimeoutError | ConnectionError):
+            raise self._not_copied(f"the third-party copy broke off: {reason}", transient=True)
+        raise self._not_copied(f"the servers refused a third-party copy: {reason}; their logs say why")
+
+    def _not_copied(self, reason: str, *, transient: bool = False) -> IncompleteError:
+        """Return the error for a file that is not copied; `transient` if the server may still be copying."""
+        return IncompleteError(NOT_COPIED, reason, subject=self.subject, transient=transient)
+
+    def url(self, path: bytes) -> str:
+        """Return the URL of a path."""
+        found: str = self._filesystem.url(self.full(path))
+        return found
 
 
 class FsspecUpload(Upload):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import threading
 from typing import Any, Self
 from urllib.parse import urlsplit
 
@@ -35,11 +36,12 @@ _NUMBERS = {
     3035: errno.ETIMEDOUT,
 }
 _NO_LOGIN = frozenset({202, 203, 204})  # errHandShakeFailed, errLoginFailed, errAuthFailed
-_INVALID_RESPONSE, _OF_SERVER = 303, 400
+_NOT_SUPPORTED, _INVALID_RESPONSE, _OF_SERVER = 13, 303, 400
 _ALGORITHM = re.compile(r"\d+:([a-z0-9]+)")  # as in `0:adler32,1:md5`
 _DIGITS = re.compile(r"[0-9a-f]{8,128}")
 _MOST_SECONDS = 65_535  # of the client: a server may read a large file for it
 _FILE_MODE, _FOLDER_MODE = 0o644, 0o755  # as xrdcp and xrdfs do
+_COPY_SECONDS, _COPY_RATE = 1800, 1 << 20  # of a third-party copy, and the slowest one in bytes per second
 
 
 def server_of(hostid: str) -> str:
@@ -61,7 +63,8 @@ def _check(status: Any) -> None:
     elif 100 <= status.code < 200:  # those of connections
         number = errno.ECONNRESET
     else:
-        number = {206: errno.ETIMEDOUT, 207: errno.ECONNRESET}.get(status.code, errno.EIO)
+        known = {_NOT_SUPPORTED: errno.EOPNOTSUPP, 206: errno.ETIMEDOUT, 207: errno.ECONNRESET}
+        number = known.get(status.code, errno.EIO)
     raise OSError(number, os.strerror(number))
 
 
@@ -99,6 +102,10 @@ class XRootDServer:
         if "?" in path:
             raise RefusedError("unsafe-name", "XRootD does not allow names with a question mark")
         return path
+
+    def url(self, path: str) -> str:
+        """Return the URL of a path."""
+        return self._url + self._safe(path)
 
     def info(self, path: str) -> dict[str, Any]:
         """Return the properties of a path."""
@@ -212,6 +219,39 @@ class XRootDServer:
         _check(self._client.mv(self._safe(path), self._safe(to), self._timeout)[0])
 
 
+class ThirdPartyCopy:
+    """A copy of a file that the target's server gets from the source's server; the client calls the methods after `run`."""
+
+    def __init__(self, source: str, target: str, size: int, stopped: threading.Event) -> None:
+        """Set the URLs. The client asks every 2.5 s whether it is stopped."""
+        self._source = source
+        self._target = target
+        self._seconds = min(_MOST_SECONDS, _COPY_SECONDS + size // _COPY_RATE)
+        self._stopped = stopped
+
+    def run(self) -> None:
+        """Copy to a new file. Raise an OSError: `TimeoutError` and `ConnectionError` if the server may still be copying."""
+        from XRootD.client import CopyProcess  # start-up: the library is large
+
+        process = CopyProcess()
+        process.add_job(self._source, self._target, thirdparty="only", tpctimeout=self._seconds)
+        _check(process.prepare())
+        _check(process.run(self)[0])
+
+    def begin(self, *_: object) -> None:
+        """Do nothing."""
+
+    def update(self, *_: object) -> None:
+        """Do nothing."""
+
+    def end(self, *_: object) -> None:
+        """Do nothing."""
+
+    def should_cancel(self, *_: object) -> bool:
+        """Return whether the server should stop."""
+        return self._stopped.is_set()
+
+
 class _Opened:
     """An open file."""
 
@@ -221,8 +261,7 @@ class _Opened:
         self._file = client.File()
         self._timeout = server._timeout  # noqa: SLF001  # its own class
         self._offset = 0
-        url = server._url + server._safe(path)  # noqa: SLF001  # as above
-        _check(self._file.open(url, flags, _FILE_MODE, self._timeout)[0])
+        _check(self._file.open(server.url(path), flags, _FILE_MODE, self._timeout)[0])
         # the client also follows redirections to files of this machine
         if not self._file.get_property("LastURL").startswith(
             ("root://", "roots://", "xroot://", "xroots://")

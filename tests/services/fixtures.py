@@ -371,6 +371,18 @@ def xrootd(monkeypatch: pytest.MonkeyPatch) -> CloudServer:
 
 
 @pytest.fixture
+def xrootd_second(monkeypatch: pytest.MonkeyPatch) -> CloudServer:
+    """Return another XRootD server, which copies from the first one; tests with it are `heavy`."""
+    return _with_packages(_server("xrootd-second"), monkeypatch)
+
+
+@pytest.fixture
+def xrootd_without_copies(monkeypatch: pytest.MonkeyPatch) -> CloudServer:
+    """Return an XRootD server without third-party copies; tests with it are `heavy`."""
+    return _with_packages(_server("xrootd-without-copies"), monkeypatch)
+
+
+@pytest.fixture
 def hdfs() -> CloudServer:
     """Return HDFS with one name node and one data node, if it is installed; tests with it are `heavy`."""
     return _server("hdfs", optional=True)

@@ -102,11 +102,30 @@ def start_azurite(session: Path, folder: Path) -> CloudServer:
     return server
 
 
-def start_xrootd(session: Path, folder: Path) -> CloudServer:
-    """Start an XRootD server without logins, which computes checksums and also speaks HTTP."""
+# What an XRootD server starts for a third-party copy to a file of $data; $faults has what tests ask for, by the first folder of the file.
+_COPY = """#!/bin/sh
+for to; do :; done
+name=${to#$data/}
+f=$faults/${name%%/*}
+if [ -e "$f/slow" ]; then head -c 9000 /dev/zero > "$to"; exec sleep 600; fi
+[ ! -e "$f/refuse" ] || exit 51
+if [ -e "$f/die" ]; then head -c 9000 /dev/zero > "$to"; kill -9 $$; fi
+[ -e "$f/lie" ] || xrdcp --server "$@" || exit
+[ ! -e "$f/flip" ] || printf X | dd of="$to" bs=1 seek=4321 conv=notrunc 2>/dev/null
+[ ! -e "$f/grow" ] || printf X >> "$to"
+"""
+COPY_FAULTS = "faults"  # that folder, beside the one of the files
+
+
+def start_xrootd(session: Path, folder: Path, *, copies: bool = True) -> CloudServer:
+    """Start an XRootD server without logins, which computes checksums, also speaks HTTP, and with `copies` takes part in third-party copies."""
     xrootd, data = program("xrootd", "xrootd-server"), folder / "data"
-    for made in (data, folder / "run"):
+    for made in (data, folder / "run", folder / COPY_FAULTS):
         made.mkdir(parents=True)
+    program("xrdcp", "xrootd-client")
+    copying = folder / "copy"
+    copying.write_text(_COPY.replace("$data", str(data)).replace("$faults", str(folder / COPY_FAULTS)))
+    copying.chmod(0o755)
     packages, port, web = filesystem_packages(), free_port(), free_port()
     config = folder / "xrootd.cfg"
     config.write_text(f"""xrd.port {port}
@@ -119,6 +138,7 @@ all.pidpath {folder}/run
 oss.localroot {data}
 all.export /
 xrootd.chksum max 2 adler32 crc32c md5
+{f"ofs.tpc autorm pgm {copying}" if copies else ""}
 """)
     log = folder / "xrootd.log"
     words = without_root([xrootd, "-c", str(config), "-n", "test"], folder, data, folder / "run")

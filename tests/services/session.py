@@ -108,6 +108,11 @@ SERVICES: dict[str, tuple[type, Start]] = {
     "azurite": (CloudServer, start_azurite),
     "hdfs": (CloudServer, start_hdfs),
     "xrootd": (CloudServer, start_xrootd),
+    "xrootd-second": (CloudServer, start_xrootd),
+    "xrootd-without-copies": (
+        CloudServer,
+        lambda session, folder: start_xrootd(session, folder, copies=False),
+    ),
     "webdav": (DavServer, start_apache),
     "webdav-plain": (DavServer, start_wsgidav),
     "webdav-lighttpd": (DavServer, start_lighttpd),

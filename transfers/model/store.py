@@ -279,6 +279,7 @@ class Store(Source):
         None  # the packed folder that contains the root, as `root_path`; see `Facts.reports_packs`
     )
     files_apart: bool = True  # whether each file is one of its own at the site
+    least_copied: int = 0  # smaller files are faster through this machine than by `copy`
 
     def can(self, operation: Callable[..., object]) -> bool:
         """Return whether an optional operation such as `Store.rename` is supported."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
@@ -22,7 +23,7 @@ from hibali_plugins.web.webdav.probe import (
 from transfers.model.entry import Entry, Verification
 from transfers.model.facts import Facts
 from transfers.model.units import Problem
-from transfers.stores.server.files import Put, Traits, Words
+from transfers.stores.server.files import Files, Put, Traits, Words
 from transfers.stores.server.lease import Held, Lease
 from transfers.stores.server.records import Found
 from transfers.stores.server.streaming import Refused
@@ -97,10 +98,14 @@ class DavServer(DavFiles):
         self.client.put(path, pieces, entry.size, self._time_headers(entry))
         self._set_time(path, entry)
 
-    def copy_file(self, path: bytes, to: bytes, entry: Entry) -> None:
+    def copy_file(
+        self, source: Files, path: bytes, to: bytes, entry: Entry, stopped: threading.Event
+    ) -> bool:
         """See Files."""
+        del source, stopped
         self.copy(path, to, entry.size)
         self._set_time(to, entry)
+        return False
 
     def _time_headers(self, entry: Entry) -> dict[str, str]:
         """Return the headers of a PUT."""

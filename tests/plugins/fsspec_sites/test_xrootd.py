@@ -8,6 +8,7 @@ import shlex
 import socketserver
 import struct
 import subprocess
+import threading
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +22,7 @@ from hibali.config.settings import load_sites
 from hibali.errors import HibaliError, RefusedError
 from hibali.locations import read_location
 from hibali_plugins.fsspec_sites.files import FsspecFiles, XRootDFiles, open_files
-from hibali_plugins.fsspec_sites.xrootd import XRootDServer
+from hibali_plugins.fsspec_sites.xrootd import ThirdPartyCopy, XRootDServer
 from tests.contracts.subjects import ROOT, SITE, Subject, subjects
 from tests.plugins.fsspec_sites.test_fsspec import run
 from tests.services.fixtures import START
@@ -285,6 +286,32 @@ def test_a_redirection_to_a_file_of_this_machine_is_refused(hibali_home: Any, tm
         assert not missing.exists() or missing.read_bytes() == b""
         server.shutdown()
         thread.join()
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("ends", ["source", "target"])
+def test_a_third_party_copy_reaches_no_file_of_this_machine(
+    subject: Subject, xrootd: CloudServer, tmp_path: Path, ends: str
+) -> None:
+    """A redirection to one is followed by the client, which then finds that it is no server."""
+    subject.plant({b"a": b"1"})
+    real = f"{xrootd.url}//{subject.backend.at(ROOT).relative_to(xrootd.root)}"  # type: ignore[attr-defined]
+    secret, missing = tmp_path / "secret", tmp_path / "missing"
+    secret.write_text("planted-secret")
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), _Redirecting) as server:
+        server.daemon_threads = True
+        thread = serve_in_thread(server)
+        url = f"root://127.0.0.1:{server.server_address[1]}//data/b"
+        for path in (secret, missing):
+            server.path = str(path)  # type: ignore[attr-defined]
+            urls = (url, f"{real}/copy") if ends == "source" else (f"{real}/a", url)
+            with pytest.raises(OSError):  # noqa: PT011  # the number is the client's
+                ThirdPartyCopy(*urls, 1, threading.Event()).run()
+        server.shutdown()
+        thread.join()
+    assert secret.read_text() == "planted-secret"
+    assert not missing.exists() or missing.read_bytes() == b""
+    assert subject.files().get(b"copy", b"") == b""
 
 
 @pytest.mark.heavy

@@ -122,7 +122,10 @@ ROUTES: tuple[tuple[str, Callable[[Endpoints], bool]], ...] = (
     (f"{_HERE}base:open_by_option", lambda ends: bool(ends.request.options)),
     (f"{_HERE}direct:open_route", lambda ends: ends.request.direct),
     (f"{_HERE}direct:open_at_site", _may_copy_at_site),
-    (f"{_HERE}server:open_route", lambda ends: ends.target.copies(ends.origin.store)),
+    (
+        f"{_HERE}server:open_route",
+        lambda ends: ends.request.via != "stream" and ends.target.copies(ends.origin.store),
+    ),
     ("gridftp", lambda ends: any(site.gridftp for site in ends.sites)),
     (f"{_HERE}workers:open_route", _may_use_workers),
     (f"{_HERE}stream:open_route", lambda _: True),

@@ -1,4 +1,4 @@
-"""Copy files inside one server that holds both endpoints."""
+"""Copy files inside one server that holds both endpoints, or from one server to another."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from transfers.model.units import NOT_COPIED, Committed, Item, Problem
 
 _READ_BACK = 64  # copies that are read back at once
 _REFUSALS = 32  # maximum refusals before any copy succeeded,
-_MOST_LEFT = 10_000  # and after some copies succeeded
+_MOST_REFUSALS = 10_000  # and after some copies succeeded
+_MOST_LEFT = 10_000  # items that wait for the other mover
 
 
 class ServerRoute(Route):
@@ -50,15 +51,24 @@ class ServerRoute(Route):
         """See Route."""
         self._wanted = self._endpoints.required_verification
         remaining = iter(items)
-        with closing(self._copies(source, target, remaining)) as events:
-            yield from events
-        yield from self.fallback.carry(source, target, chain(self._not_copied, remaining))
+        more = True
+        while more:
+            with closing(self._copies(source, target, remaining)) as events:
+                yield from events
+            left, self._not_copied = self._not_copied, []
+            more = len(left) >= _MOST_LEFT and not self._refused_too_many
+            yield from self.fallback.carry(source, target, left if more else chain(left, remaining))
+
+    @property
+    def _refused_too_many(self) -> bool:
+        return self._refused >= (_MOST_REFUSALS if self._copied else _REFUSALS)
 
     def _copies(
         self, source: Source, target: Store, remaining: Iterable[Item]
     ) -> Generator[Event | Committed, None, None]:
         weak: list[Committed] = []
-        with closing(target.copy(self._endpoints.origin, self._files(remaining))) as results:
+        least = 0 if self._only_server else target.least_copied
+        with closing(target.copy(self._endpoints.origin, self._files(remaining, least))) as results:
             for committed in results:
                 refused = committed.problem is not None and committed.problem.code == NOT_COPIED
                 if refused and not self._only_server:
@@ -78,14 +88,14 @@ class ServerRoute(Route):
                     weak = []
         yield from self._read_back(source, target, weak)
 
-    def _files(self, remaining: Iterable[Item]) -> Generator[Item, None, None]:
-        """Yield files to copy, until the server refused too many."""
+    def _files(self, remaining: Iterable[Item], least: int) -> Generator[Item, None, None]:
+        """Yield files to copy of at least this size, until the server refused or the other mover got too many."""
         for item in remaining:
-            if item.entry.kind is Kind.FILE:
+            if item.entry.kind is Kind.FILE and item.entry.size >= least:
                 yield item
             else:
                 self._not_copied.append(item)
-            if self._refused >= (_MOST_LEFT if self._copied else _REFUSALS):
+            if self._refused_too_many or len(self._not_copied) >= _MOST_LEFT:
                 return
 
     def _leave(self, committed: Committed) -> Generator[Event, None, None]:

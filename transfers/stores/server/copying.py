@@ -1,7 +1,8 @@
-"""Copy and rename files inside one server, which does it itself."""
+"""Copy files inside one server or between two, and rename them: the servers do it themselves."""
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Executor, Future, wait
@@ -37,12 +38,20 @@ class CopySource(NamedTuple):
 
 
 class ServerCopying:
-    """One `copy` call, used once. `bytes` counts the file bytes that were read to verify copies."""
+    """One `copy` call, used once. `bytes` counts the file bytes that were read to verify copies.
 
-    def __init__(self, target: Target, pool: Executor, source_of: Callable[[Item], CopySource]) -> None:
+    A copy is read back as what is written, and a source without a recorded digest is read, unless the servers computed
+    the same checksum of both.
+    """
+
+    def __init__(
+        self, target: Target, pool: Executor, source: Files, source_of: Callable[[Item], CopySource]
+    ) -> None:
         self._target = target
         self._pool = pool
+        self._source = source
         self._source_of = source_of
+        self._stopped = threading.Event()
         self.bytes = 0
 
     def run(self, items: Iterable[Item]) -> Generator[Committed, None, None]:
@@ -65,6 +74,7 @@ class ServerCopying:
             while under_way:
                 yield next_result()
         finally:
+            self._stopped.set()
             for one in under_way:
                 one.cancel()
             wait(under_way)
@@ -90,29 +100,35 @@ class ServerCopying:
         target, (path, entry) = self._target, self._source_of(item)
         target.path_of(item.entry.path)  # check that the server supports the name
         target.make_folders(item.entry.path)
-        name = target.partial_of(item.entry.path)
+        # a server may still write there after a copy that was given up, so it is not the name of a file that hibali sends
+        name = target.partial_of(item.entry.path, b"copy/")
         try:
-            target.files.copy_file(path, name, item.entry)
-            digest = entry.digest or self._source_digest(path, entry)
-            found = target.files.stat(path)
+            same = target.files.copy_file(self._source, path, name, item.entry, self._stopped)
+            digest = entry.digest or (None if same else self._source_digest(path, entry))
+            found = self._source.stat(path)
             if found is None:
                 raise Refused(_VANISHED)
             if not found.is_still(entry):
                 raise Refused(_CHANGED)
             copied = target.finish(item, name, digest)
             name = b""
+        except HibaliError as problem:
+            target.left = target.left or problem.transient  # it may still be copied
+            raise
         finally:
             if name:
                 target.drop(name)
-        verification = Verification.RECORDED if entry.digest else Verification.DIGEST
-        if not target.read_back:
-            verification = Verification.SIZE
-        read = entry.size * (int(not entry.digest) + int(target.read_back))
-        return Committed(item, digest, verification, copied.tag or None), read
+        target.record(item.entry, copied, digest)
+        if target.read_back and digest:
+            verification = Verification.RECORDED if entry.digest else Verification.DIGEST
+        else:
+            verification = Verification.CLAIMED if same else Verification.SIZE
+        times = int(digest != entry.digest) + int(target.read_back and bool(digest))
+        return Committed(item, digest, verification, copied.tag or None), entry.size * times
 
     def _source_digest(self, path: bytes, entry: Entry) -> str:
         """Read the source, because no digest of it is recorded, and return its digest."""
-        digest, found = self._target.files.digest(path, entry.size)
+        digest, found = self._source.digest(path, entry.size)
         if found is None or found.size != entry.size:
             raise Refused(_CHANGED)
         return digest

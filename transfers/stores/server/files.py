@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -184,12 +185,14 @@ class Files(ABC):
         subject: The site, as errors name it.
         traits: What is certain about the server.
         support: What was probed, None if it is unknown.
+        least_copied: The size from which files are copied between servers; smaller ones are faster through this machine.
         checksum: Gets the server's own checksums of files, None if it has none.
     """
 
     subject: str
     traits: Traits
     support: Support | None = None
+    least_copied: int = 0
     checksum: ServerChecksum | None = None
 
     # What the server supports
@@ -355,9 +358,22 @@ class Files(ABC):
             f"{type(self).__name__} cannot rename {path!r} ({found}) to {to!r} ({replaced})"
         )
 
-    def copy_file(self, path: bytes, to: bytes, entry: Entry) -> None:
-        """Copy a file to a partial name, with the time of `entry` where the server can set it."""
-        raise NotImplementedError(f"{type(self).__name__} cannot copy {path!r} to {to!r} ({entry})")
+    def copies_from(self, source: Files) -> bool:
+        """Return whether to try `copy_file` from `source`: by default at the same URL, if `traits.copies`."""
+        same = (self.traits.kind, self.address) == (source.traits.kind, source.address)
+        return self.traits.copies and same
+
+    def copy_file(
+        self, source: Files, path: bytes, to: bytes, entry: Entry, stopped: threading.Event
+    ) -> bool:
+        """Copy a file of `source` to a partial name, with the time of `entry` where the server can set it.
+
+        A copy that may take long ends soon after `stopped` is set. Returns whether the checksums that both servers computed
+        are the same; otherwise the caller compares the contents.
+        """
+        raise NotImplementedError(
+            f"{type(self).__name__} cannot copy {path!r} of {source.subject} to {to!r} ({entry}, {stopped})"
+        )
 
     def rename(self, path: bytes, to: bytes, found: Found | None) -> bool:
         """Rename a file or a folder to a free name, only if it is still `found` where the server can tell; return whether it did."""

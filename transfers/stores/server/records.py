@@ -406,7 +406,7 @@ def _entry(path: bytes, found: Found, known: Known | None) -> Entry:
     )
 
 
-def known_version(entry: Entry, found: Found, digest: str) -> Known | None:
+def known_version(entry: Entry, found: Found, digest: str | None) -> Known | None:
     """Return the record of a committed file; None if its versions cannot be told apart."""
     if not found.tag:
         return None
@@ -414,7 +414,7 @@ def known_version(entry: Entry, found: Found, digest: str) -> Known | None:
     return Known(found.tag, found.size, digest, entry.mtime_ns, mode)
 
 
-def record_line(entry: Entry, found: Found, digest: str) -> bytes:
+def record_line(entry: Entry, found: Found, digest: str | None) -> bytes:
     """Return the manifest's line of a committed file; empty if its versions cannot be told apart."""
     known = known_version(entry, found, digest)
     return b"" if known is None else line_of(entry.path, known)

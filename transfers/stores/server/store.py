@@ -260,14 +260,16 @@ class ServerStore(ServerReader):
         yield from self._tidied(target, writing.run(payloads))
 
     def copies(self, source: Store) -> bool:
-        """See Store: whether `source` is below the same URL; the server itself checks the permissions."""
-        if not (isinstance(source, ServerStore) and self._files.traits.copies):
-            return False
-        ours, theirs = self._files, source._files  # noqa: SLF001  # its own kind
-        return (ours.traits.kind, ours.address) == (theirs.traits.kind, theirs.address)
+        """See Store; the servers themselves check the permissions."""
+        return isinstance(source, ServerStore) and self._files.copies_from(source._files)  # noqa: SLF001  # its own kind
+
+    @property
+    def least_copied(self) -> int:  # type: ignore[override]
+        """See Store."""
+        return self._files.least_copied
 
     def copy(self, origin: Origin, items: Iterable[Item]) -> Generator[Committed, None, None]:
-        """See Store; a copy is read back as what is written, and a source without a recorded digest is read."""
+        """See Store, and `ServerCopying` for how copies are verified."""
         source = origin.store
         assert isinstance(source, ServerStore)
 
@@ -276,7 +278,7 @@ class ServerStore(ServerReader):
             return CopySource(source._path(entry.path), entry)  # noqa: SLF001  # its own kind
 
         target = self._target()
-        copying = ServerCopying(target, self._pool, source_of)
+        copying = ServerCopying(target, self._pool, source._files, source_of)  # noqa: SLF001  # its own kind
         self._writings.append(copying)
         yield from self._tidied(target, copying.run(items))
 

@@ -127,11 +127,12 @@ class Target:
             self.drop(name)
             raise
 
-    def finish(self, item: Item, name: bytes, digest: str) -> Found:
-        """Verify a partial file and commit it. Raise `Refused`, `HibaliError`."""
+    def finish(self, item: Item, name: bytes, digest: str | None) -> Found:
+        """Verify a partial file and commit it; without a digest it was verified otherwise. Raise `Refused`, `HibaliError`."""
         path = self.path_of(item.entry.path)
         found = self._check_written(item.entry, name, digest)
-        found = self.files.describe(name, item.entry, digest, found)
+        if digest is not None:
+            found = self.files.describe(name, item.entry, digest, found)
         self.holder.check()
         if self.files.traits.moves_exactly:
             return self._commit_exactly(item, name, path, found)
@@ -208,9 +209,9 @@ class Target:
             self.holder.check()
             self._check_target(item, self.path_of(item.entry.path))
 
-    def _check_written(self, entry: Entry, name: bytes, digest: str) -> Found:
+    def _check_written(self, entry: Entry, name: bytes, digest: str | None) -> Found:
         """Check that a file is what was sent."""
-        if self.read_back:
+        if self.read_back and digest is not None:
             summed, found = self.files.digest(name, entry.size)
             if summed != digest:
                 raise Refused(CORRUPT)
@@ -269,7 +270,7 @@ class Target:
             raise Refused(_CHANGED)
         return existing
 
-    def record(self, entry: Entry, found: Found, digest: str) -> None:
+    def record(self, entry: Entry, found: Found, digest: str | None) -> None:
         """Record a written file in the manifest, and here at once: a killed command writes no manifest."""
         if self.cache is None:
             return
