@@ -25,8 +25,8 @@ from runs.cache import expected_wait
 from runs.clean import make_work_folder
 from runs.collect import pull_files
 from runs.dependencies import check_needs, dependency_jobs
+from runs.identity import Identity, identify_for_nodes, unseen_by_nodes
 from runs.images import SiteImages, find_image
-from runs.inputs import Identity, identify_for_nodes, unseen_by_nodes
 from runs.model import Carrier, Input, Output, Pilot, Run, State, ignore_run
 from runs.new_request import resource_argv
 from runs.prepare import Prepared, prepare

@@ -20,7 +20,7 @@ from hibali.text import printable
 from hibali_plugins.participants.parts import EMPTY_ROOM, is_part
 from registry.parameters import MOST_TASKS, Row
 from registry.pipeline import Input, Pipeline
-from runs.inputs import PART
+from runs.identity import PART
 from runs.model import Run, State
 from runs.records import tasks_by_values
 from transfers.listing import list_entries

@@ -22,7 +22,7 @@ from hibali_plugins.participants.parts import (
     open_dataset,
 )
 from registry.pipeline import Pipeline
-from runs.inputs import PART
+from runs.identity import PART
 from runs.outputs import read_reference
 from transfers.model.patterns import is_pattern
 

@@ -23,7 +23,7 @@ from hibali.errors import HibaliError, NotFoundError, UsageError
 from hibali.events import Listener, Noted, ignore
 from hibali.locations import Location
 from hibali.text import as_text, counted, printable
-from runs.inputs import Part
+from runs.identity import Part
 from transfers.listing import list_entries
 from transfers.model.entry import Entry, Kind
 from transfers.model.patterns import gitignore_matcher
@@ -404,12 +404,12 @@ def _read_patterns(root: Location) -> tuple[str, ...]:
 
 
 def is_part(path: str) -> bool:
-    """See runs.inputs.Parts."""
+    """See runs.identity.Parts."""
     return _PATH.fullmatch(path) is not None
 
 
 def select_parts(folder: Location, paths: Sequence[str]) -> dict[str, Part]:
-    """See runs.inputs.Parts."""
+    """See runs.identity.Parts."""
     found = open_dataset(folder).select(paths)
     missing = sorted(each for each in set(paths) if each not in found or not found[each].count)
     if missing:
