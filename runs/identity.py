@@ -69,18 +69,19 @@ WHOLE = Part()
 class Parts(Protocol):
     """What knows the parts of folders: an entry point `parts` in `hibali.inputs`."""
 
-    def is_part(self, path: str) -> bool:
-        """Return whether a path below a folder names a part of it."""
+    def folder_of(self, path: str) -> str | None:
+        """Return the path below a folder that the tool gets of a part of it, "" for the folder; None if a path names no part."""
 
     def select_parts(self, folder: Location, paths: Sequence[str]) -> Mapping[str, Part]:
         """Return the parts that these paths name. Raises `NotFoundError` with all that do not exist."""
 
 
-def split_part(text: str) -> tuple[str, str]:
-    """Return the folder of an input and the part of it that is the input; "" for what is no part."""
+def split_part(text: str) -> tuple[str, str, str]:
+    """Return the folder of an input, the part of it that is the input, and the path below it that the tool gets; "" for what is no part."""
     folder, mark, path = text.rpartition(PART)
     parts = _known_parts() if mark else None
-    return (folder, path) if parts is not None and parts.is_part(path) else (text, "")
+    below = None if parts is None else parts.folder_of(path)
+    return (text, "", "") if below is None else (folder, path, below)
 
 
 def select_parts(folder: Location, paths: Iterable[str]) -> Mapping[str, Part]:
@@ -99,7 +100,7 @@ def absent_parts(parts: Iterable[tuple[Location, set[str]]]) -> Iterable[NotFoun
     for folder, paths in parts:
         with contextlib.closing(open_store(folder)) as store:
             for path in sorted(paths):
-                if store.stat(path.encode("ascii")) is None:
+                if store.stat(os.fsencode(path)) is None:
                     message = "the input does not exist at the site"
                     yield NotFoundError("no-such-input", message, subject=f"{folder.text}{PART}{path}")
 

@@ -244,9 +244,9 @@ def locate_files(
                 )
             continue
         recorded = (known or {}).get(each.text)
-        text, part = split_part(each.text)
+        text, part, below = split_part(each.text)
         place = read_location(recorded or text, settings, literal=recorded is not None)
-        named = replace(each, name=as_text(place.name) or "input")
+        named = replace(each, name=as_text(place.name) or "input", below=below)
         if place.site == site and not place.typed_local:
             found.append(Located(named, place, None))
             if part and identify:

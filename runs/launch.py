@@ -207,6 +207,8 @@ def _locate_inputs(request: Request, host: RemoteHost) -> tuple[list[Input], lis
     inputs: list[Input] = []
     identities: list[Identity] = []
     for each, location, known in zip(workload.inputs, workload.locations, workload.identities, strict=True):
+        if each.below and isinstance(host, ServiceHost):
+            raise UsageError("bad-input", "a job service gets whole folders", subject=printable(each.text))
         if known is None and isinstance(host, ServiceHost):
             found = host.service.find_input(location)
             inputs.append(replace(each, in_place=True, source=found.reference))
@@ -272,6 +274,7 @@ def _input_fields(
         {
             "id": each.id,
             "name": each.name,
+            **({"below": each.below} if each.below else {}),
             "text": each.text,
             "location": location.path if location.typed_local else location.text,
             "identity": identity.text,

@@ -63,14 +63,14 @@ class Reuse:
     def _candidates(self, request: Request) -> Iterator[tuple[Run, dict[str, Any]]]:
         """Yield the candidates by the ledger alone, the latest first."""
         values = _values_digest(request.workload.invocation)
-        names = [[each.id, each.name] for each in request.workload.inputs]
+        names = [[each.id, each.name, each.below] for each in request.workload.inputs]
         same = RunFilter(
             states=(State.SUCCEEDED,), pipeline_digest=request.workload.pipeline.digest, single=True
         )
         for run in self._run_store.load_all(reversed(find_run_ids(same))):
             record = self._run_store.records(run.id)[0]
             inputs = record.get("inputs", ())
-            if [[each["id"], each["name"]] for each in inputs] != names:
+            if [[each["id"], each["name"], each.get("below", "")] for each in inputs] != names:
                 continue
             if _values_before(request.workload.pipeline, record) == values:
                 yield run, record
