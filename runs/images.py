@@ -26,7 +26,7 @@ from registry.pipeline import Pipeline
 from runs.cache import IMAGE, Name
 from runs.clean import make_work_folder
 from runs.containers.base import Container, Image, Started
-from runs.inputs import identify_local
+from runs.identity import identify_local
 from runs.model import Carrier
 from runs.site_commands import SiteCommands, SiteLock, not_staged
 from runs.stage import Cache, open_cache

@@ -25,8 +25,8 @@ from runs.cache import expected_wait
 from runs.clean import make_work_folder
 from runs.collect import pull_files
 from runs.dependencies import check_needs, dependency_jobs
+from runs.identity import Identity, identify_for_nodes, unseen_by_nodes
 from runs.images import SiteImages, find_image
-from runs.inputs import Identity, identify_for_nodes, unseen_by_nodes
 from runs.model import Carrier, Input, Output, Pilot, Run, State, ignore_run
 from runs.new_request import resource_argv
 from runs.prepare import Prepared, prepare
@@ -207,6 +207,8 @@ def _locate_inputs(request: Request, host: RemoteHost) -> tuple[list[Input], lis
     inputs: list[Input] = []
     identities: list[Identity] = []
     for each, location, known in zip(workload.inputs, workload.locations, workload.identities, strict=True):
+        if each.below and isinstance(host, ServiceHost):
+            raise UsageError("bad-input", "a job service gets whole folders", subject=printable(each.text))
         if known is None and isinstance(host, ServiceHost):
             found = host.service.find_input(location)
             inputs.append(replace(each, in_place=True, source=found.reference))
@@ -272,6 +274,7 @@ def _input_fields(
         {
             "id": each.id,
             "name": each.name,
+            **({"below": each.below} if each.below else {}),
             "text": each.text,
             "location": location.path if location.typed_local else location.text,
             "identity": identity.text,

@@ -501,7 +501,7 @@ class Input:
 
     `number` counts the files of the invocation from 0, `text` is the path as written. `name` is the last component of the path, which
     the tool sees too, because many tools depend on it. `source` is the absolute path at the site, "" while unknown; `in_place`
-    means that the tool reads the user's own copy there.
+    means that the tool reads the user's own copy there. `below` is the path in it of the folder that the tool gets, "" for itself.
     """
 
     id: str
@@ -510,6 +510,7 @@ class Input:
     name: str = "input"
     in_place: bool = False
     source: str = ""
+    below: str = ""
 
 
 Key = tuple[str, int]  # a run's id and the number of its task, 0 for a run that is no sweep

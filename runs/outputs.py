@@ -50,14 +50,14 @@ class RunOutputs:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """The content of a file or folder: `digest` of the file, or of the tree; `files` as in `runs.inputs.Identity`."""
+    """The content of a file or folder: `digest` of the file, or of the tree; `files` as in `runs.identity.Identity`."""
 
     digest: str
     files: dict[bytes, str]
 
     @property
     def text(self) -> str:
-        """The identity of the content, the same at every site (`runs.inputs.identify_local`)."""
+        """The identity of the content, the same at every site (`runs.identity.identify_local`)."""
         return f"{'sha256' if b'' in self.files else 'tree'}:{self.digest}"
 
 
@@ -219,7 +219,7 @@ def size_at(path: bytes, existing: RunOutputs) -> int:
 
 
 def tree_digest(files: Mapping[bytes, str], folders: Iterable[bytes]) -> str:
-    """Return the digest of a folder of regular files, the same as `runs.inputs.identify_local` finds for an equal one here."""
+    """Return the digest of a folder of regular files, the same as `runs.identity.identify_local` finds for an equal one here."""
     marks = {**dict.fromkeys(folders, b"d"), **{path: b"f " + d.encode("ascii") for path, d in files.items()}}
     whole = hashlib.sha256()
     for path in sorted(marks, key=lambda each: each.split(b"/")):

@@ -202,7 +202,11 @@ def _input_paths(
     """Return the paths that the tool sees, by the id of the input."""
     found: dict[str, str | list[str]] = {}
     for identifier, value in invocation.file_inputs():
-        seen = [paths.input(each) for each in inputs if each.id == identifier]
+        seen = [
+            posixpath.join(paths.input(each), each.below).rstrip("/") or "/"
+            for each in inputs
+            if each.id == identifier
+        ]
         found[identifier] = seen[0] if isinstance(value, str) else seen
     return found
 

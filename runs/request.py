@@ -15,8 +15,8 @@ from registry.invocation import Invocation
 from registry.pipeline import Pipeline
 from runs.containers.base import Container, load_container
 from runs.fast_storage import NO_FAST_OPTIONS, NOTHING_FAST, Fast, FastOptions
+from runs.identity import Identity
 from runs.images import Pinned
-from runs.inputs import Identity
 from runs.model import Input
 from runs.resources import DecidedResources, check_gpus, decide_resources, find_launcher
 from runs.schedulers.base import BatchSystem, JobSystem, Resources, load_scheduler

@@ -1,30 +1,37 @@
-"""Reuse an earlier run with the same pipeline, inputs and image whose outputs still exist."""
+"""Reuse an earlier run with the same pipeline, inputs and image whose outputs still exist, at its site or in a collected copy."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from hibali.config.model import local_site
 from hibali.config.settings import Settings
 from hibali.documents import canonical_digest
 from hibali.errors import HibaliError, NotFoundError
 from hibali.events import Listener, Noted, ignore
+from hibali.ledger import new_identifier
+from hibali.locations import Location
 from hibali.text import printable
 from registry.images.archive import read_archive
 from registry.invocation import Invocation, check_invocation
 from registry.pipeline import Pipeline
+from runs.collect import collected_files, protection, pull_files
 from runs.containers.base import load_container
+from runs.identity import Identity, identify_local
 from runs.images import first_image, read_image_id
-from runs.inputs import Identity, find_collected_copy
 from runs.model import FROM_RUN, Run, State
-from runs.outputs import content_of_place, find_content, inspect_outputs, read_output_identity
+from runs.outputs import content_of_place, find_content, inspect_outputs, moved_outputs, read_output_identity
 from runs.records import part_of
 from runs.request import Request
 from runs.run_index import RunFilter, find_run_ids
 from runs.services.base import ServiceContainer
 from runs.store import RunStore
+from transfers.engine.request import SaveOptions
+from transfers.history.journal import Receipt
 
 _Result = TypeVar("_Result")
 
@@ -56,14 +63,14 @@ class Reuse:
     def _candidates(self, request: Request) -> Iterator[tuple[Run, dict[str, Any]]]:
         """Yield the candidates by the ledger alone, the latest first."""
         values = _values_digest(request.workload.invocation)
-        names = [[each.id, each.name] for each in request.workload.inputs]
+        names = [[each.id, each.name, each.below] for each in request.workload.inputs]
         same = RunFilter(
             states=(State.SUCCEEDED,), pipeline_digest=request.workload.pipeline.digest, single=True
         )
         for run in self._run_store.load_all(reversed(find_run_ids(same))):
             record = self._run_store.records(run.id)[0]
             inputs = record.get("inputs", ())
-            if [[each["id"], each["name"]] for each in inputs] != names:
+            if [[each["id"], each["name"], each.get("below", "")] for each in inputs] != names:
                 continue
             if _values_before(request.workload.pipeline, record) == values:
                 yield run, record
@@ -145,6 +152,55 @@ class Reuse:
         except HibaliError as problem:
             self._on_event(Noted(f"{printable(subject)} cannot be reused: {problem.message}"))
             return None
+
+
+@dataclass(frozen=True, slots=True)
+class CollectedCopy:
+    """All outputs of a run in a local folder; `files` are their paths there."""
+
+    folder: Path
+    files: tuple[bytes, ...]
+    size: int
+
+
+def find_collected_copy(run: Run, run_store: RunStore) -> CollectedCopy | None:
+    """Return the latest folder into which all outputs were collected at once, if each still has its content."""
+    for folder, moved in collected_files(run, run_store):
+        found = moved_outputs(run, moved)
+        if not found.problems and all(_holds(folder, *each) for each in found.digests.items()):
+            return CollectedCopy(folder, tuple(found.files), found.size)
+    return None
+
+
+def _holds(folder: Path, path: bytes, digest: str) -> bool:
+    try:
+        return identify_local(folder / os.fsdecode(path)).text == f"sha256:{digest}"
+    except HibaliError:
+        return False
+
+
+def copy_collected(
+    run: Run,
+    run_store: RunStore,
+    collected: CollectedCopy,
+    target: Location,
+    saving: SaveOptions,
+    on_event: Listener = ignore,
+) -> Receipt:
+    """Copy collected outputs of a run into another folder and verify them; nothing is copied if it is the same folder."""
+    source = Location(local_site(), str(collected.folder), str(collected.folder), typed_local=True)
+    if target.typed_local and _same_folder(collected.folder, target):
+        count = len(collected.files)
+        name = new_identifier()
+        return Receipt(
+            name, "collect", source.text, target.text, files=count, bytes=collected.size, files_kept=count
+        )
+    protect = protection(run, run_store, target, saving, lambda _: 0)
+    return pull_files("collect", source, target, collected.files, saving, on_event, protect=protect)
+
+
+def _same_folder(folder: Path, target: Location) -> bool:
+    return folder.resolve() == Path(os.fsdecode(target.raw)).resolve()
 
 
 def _values_digest(invocation: Invocation) -> str:

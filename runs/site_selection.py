@@ -12,8 +12,8 @@ from hibali.config.model import Site
 from hibali.errors import HibaliError, TryLaterError, UsageError
 from hibali.events import Listener, ignore
 from hibali.locations import Location, work_path
+from runs.identity import Identity, identify_at_site
 from runs.images import SiteImages
-from runs.inputs import Identity, identify_at_site
 from runs.launch import request_key
 from runs.model import Run
 from runs.prepare import Prepared

@@ -14,7 +14,7 @@ from hibali.events import Event, Listener, Moved, ignore
 from hibali.locations import Location, path_at
 from hibali.retry import when_free, with_retries
 from runs.cache import CONTENT, CacheRecords, Hold, Name, Times, oldest_ns, read_name, times_at
-from runs.inputs import Identity, identify_elsewhere
+from runs.identity import Identity, identify_elsewhere
 from runs.model import Carrier
 from transfers.engine.operation import synchronise
 from transfers.engine.request import Request, SaveOptions

@@ -33,14 +33,14 @@ from registry.pipeline import Pipeline
 from runs import new_request
 from runs.collect import ChosenFiles, Collector, ended_tasks, list_outputs, may_complete, outputs_folder
 from runs.containers.base import Container, find_consent_reasons
-from runs.inputs import Located, copy_collected, find_collected_copy, locate_files
+from runs.inputs import Located, locate_files
 from runs.launch import launch, launch_session
 from runs.model import Run, State, ignore_run
 from runs.new_request import CollectOptions, RequestedJob, RunOptions, require_trust
 from runs.rate_limits import wait_for_short_pause
 from runs.request import Request, Workload, compute_site, with_job_proxy, workload_key
 from runs.resources import DecidedResources, show_value
-from runs.reuse import Reuse
+from runs.reuse import Reuse, copy_collected, find_collected_copy
 from runs.site_session import SiteSession
 from runs.stage import Synchroniser
 from runs.status import find_failure

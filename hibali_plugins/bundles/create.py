@@ -46,7 +46,8 @@ from registry.images.record import ImageRecord
 from registry.images.record import write_record as write_image_record
 from registry.invocation import Invocation
 from registry.pipeline import Pipeline
-from runs.inputs import identify_elsewhere, identify_for_nodes, identify_local, list_inputs, split_part
+from runs.identity import identify_elsewhere, identify_for_nodes, identify_local, split_part
+from runs.inputs import list_inputs
 from runs.model import Input, Run
 from runs.outputs import OutputDigests, find_content, read_output_identity
 from runs.records import part_of

@@ -24,7 +24,7 @@ from hibali.locks import FolderLock, acquire_lock
 from hibali.text import counted, path_fields, path_from_fields, printable
 from hibali_plugins.nodes.records import Collector, read_results
 from hibali_plugins.nodes.unit_files import Journals
-from runs.inputs import unseen_by_nodes
+from runs.identity import unseen_by_nodes
 from transfers.model.leases import lost_lease
 from transfers.model.rules import Rules
 from transfers.remote.connection import AGENT, sent_modules

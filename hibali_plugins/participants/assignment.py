@@ -17,10 +17,11 @@ from hibali.errors import NotFoundError, UsageError
 from hibali.events import Listener, Noted
 from hibali.locations import Location
 from hibali.text import printable
-from hibali_plugins.participants.parts import EMPTY_ROOM, is_part
+from hibali_plugins.participants.links import folder_of
+from hibali_plugins.participants.parts import EMPTY_ROOM
 from registry.parameters import MOST_TASKS, Row
 from registry.pipeline import Input, Pipeline
-from runs.inputs import PART
+from runs.identity import PART
 from runs.model import Run, State
 from runs.records import tasks_by_values
 from transfers.listing import list_entries
@@ -190,7 +191,7 @@ def _input_for(
 def _names_part(text: str) -> bool:
     """Return whether a path with placeholders will name the part of a dataset."""
     _, mark, path = text.rpartition(PART)
-    return bool(mark) and is_part(_filled(path, Participant("0", "0")))
+    return bool(mark) and folder_of(_filled(path, Participant("0", "0"))) is not None
 
 
 def _texts(value: Any) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hibali.config.settings import Settings
@@ -13,6 +13,7 @@ from hibali.events import Listener
 from hibali.locations import Location, read_location
 from hibali.text import counted, printable
 from hibali_plugins.participants.assignment import PARTICIPANT, SESSION, Participant
+from hibali_plugins.participants.links import is_below, links_of, name_with_links, open_linked, resolve_link
 from hibali_plugins.participants.parts import (
     NO_FILES,
     Dataset,
@@ -22,7 +23,7 @@ from hibali_plugins.participants.parts import (
     open_dataset,
 )
 from registry.pipeline import Pipeline
-from runs.inputs import PART
+from runs.identity import PART
 from runs.outputs import read_reference
 from transfers.model.patterns import is_pattern
 
@@ -62,6 +63,7 @@ def find_datasets(
     """
     others: list[Dataset] = []
     found = False
+    refused: dict[str, str] = {}
     participant = f"sub-{PARTICIPANT}"
 
     def with_part(value: Any) -> Any:
@@ -71,19 +73,30 @@ def find_datasets(
         fixed = isinstance(value, str) and not (PARTICIPANT in value or SESSION in value)
         if not fixed or read_reference(value, settings.sites) is not None:
             return value
-        place = read_location(value, settings)
-        if _is_same(place, dataset):
-            found = True
-            return f"{value}{PART}{participant}" + (f"/ses-{SESSION}" if sessions else "")
-        other = find_dataset(place)
-        if other is None:
+        above, mark, below = value.rpartition(PART)
+        nested = bool(mark) and is_below(below)
+        folder = read_location(above if nested else value, settings)
+        place = folder.child(os.fsencode(below)) if nested else folder
+        is_main = _is_same(place, dataset)
+        other = None if is_main else find_dataset(place)
+        if other is None and not is_main:
             return value
-        others.append(other)
-        return f"{value}{PART}{participant}"
+        linked = open_linked(folder, below) if nested else {}
+        if other is not None:
+            others.append(linked.pop(below, other))
+        else:
+            found = True
+            main = linked.pop(below, None)
+            refused.update({} if main is None else main.refused)
+        others.extend(linked.values())
+        session = f"/ses-{SESSION}" if sessions and is_main else ""
+        return f"{value}{'/' if nested else PART}{participant}{session}"
 
     files = set() if whole else {each.id for each in pipeline.inputs if each.kind == "File"}
     changed = {key: with_part(value) if key in files else value for key, value in values.items()}
-    return Datasets(open_dataset(dataset, on_event, parts=found), tuple(others), changed, found)
+    main = open_dataset(dataset, on_event, parts=found)
+    main.refused = refused
+    return Datasets(main, tuple(others), changed, found)
 
 
 def _is_same(place: Location, other: Location) -> bool:
@@ -197,6 +210,7 @@ def lacking_lines(lacking: Mapping[Participant, Sequence[str]]) -> Iterator[str]
 
 def describe_parts(datasets: Datasets, selections: Sequence[Selection]) -> Iterator[str]:
     """Yield sentences that say what the tasks do not get of the datasets, so that nothing is left out unnoticed."""
+    staged = [datasets.main] * datasets.is_part + list(datasets.others)
     for dataset, selection in zip((datasets.main, *datasets.others), selections, strict=False):
         if dataset is datasets.main and not datasets.is_part:
             continue
@@ -209,7 +223,7 @@ def describe_parts(datasets: Datasets, selections: Sequence[Selection]) -> Itera
             f" for all of it add --whole-dataset."
         )
         yield from (f"{name}: {each}" for each in _left_out(dataset, selection))
-        yield from (f"{name}: {each}" for each in _unlinked(dataset, datasets.others))
+        yield from (f"{name}: {each}" for each in _unlinked(dataset, staged))
 
 
 def _left_out(dataset: Dataset, selection: Selection) -> Iterator[str]:
@@ -236,19 +250,19 @@ def _left_out(dataset: Dataset, selection: Selection) -> Iterator[str]:
         yield f".bidsignore leaves out {counted(ignored, 'file')} of these participants"
 
 
-def _unlinked(dataset: Dataset, others: Sequence[Dataset]) -> Iterator[str]:
-    links = dataset.description.get("DatasetLinks")
-    for word, target in links.items() if isinstance(links, dict) else ():
-        given = isinstance(target, str) and any(
-            f"{other.root.path.rstrip('/')}/".endswith(f"/{target.strip('/')}/") for other in others
-        )
-        if isinstance(target, str) and not given and not _is_elsewhere(target):
-            yield f"DatasetLinks: {printable(word)} ({printable(target)}) is not staged with it; tools that need it take it as an input of its own"
-
-
-def _is_elsewhere(target: str) -> bool:
-    scheme = target.partition(":")[0]
-    return ":" in target and scheme.isalnum() and scheme != "file"
+def _unlinked(dataset: Dataset, staged: Sequence[Dataset]) -> Iterator[str]:
+    for name, target in links_of(dataset):
+        path = resolve_link(dataset.root, target)
+        if path is not None and any(_is_same(replace(dataset.root, path=path), each.root) for each in staged):
+            continue
+        told = f"DatasetLinks: {printable(name)} ({printable(target)}) is not staged with it"
+        named = name_with_links(dataset.root, path) if path is not None else ""
+        if name in dataset.refused:
+            yield f"{told}: {printable(dataset.refused[name])}"
+        elif named:
+            yield f"{told}; to get it at the same relative path, name the input {printable(named)}"
+        else:
+            yield f"{told}; tools that need it take it as an input of its own"
 
 
 def _listed(names: Sequence[str]) -> str:

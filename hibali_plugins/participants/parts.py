@@ -5,7 +5,7 @@ its suffix is the same and its entities are among those of the data file. The pa
 participants.tsv has only this participant, as the validator wants, and others' data do not leave the dataset.
 
 An input names a part as `DATASET/./sub-LABEL` or `DATASET/./sub-LABEL/ses-LABEL`, also of a dataset of derivatives, or of any other folder
-with a folder for each participant.
+with a folder for each participant (`links.py`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hibali.errors import HibaliError, NotFoundError, UsageError
 from hibali.events import Listener, Noted, ignore
 from hibali.locations import Location
 from hibali.text import as_text, counted, printable
-from runs.inputs import Part
+from runs.identity import Part
 from transfers.listing import list_entries
 from transfers.model.entry import Entry, Kind
 from transfers.model.patterns import gitignore_matcher
@@ -32,7 +32,7 @@ from transfers.single_files import contents
 from transfers.stores.open_views import ViewOpener, fetch_content
 
 DESCRIPTION = b"dataset_description.json"
-_PATH = re.compile(r"sub-[0-9A-Za-z+]+(?:/ses-[0-9A-Za-z+]+)?")
+PATH = re.compile(r"sub-[0-9A-Za-z+]+(?:/ses-[0-9A-Za-z+]+)?")
 _SUBJECT = re.compile(rb"(sub-[0-9A-Za-z+]+)(?:[_.].*)?")
 _PAIR = re.compile(r"[0-9A-Za-z]+-[0-9A-Za-z+]+")
 _IGNORE = b".bidsignore"
@@ -154,6 +154,9 @@ class Dataset:
     """The upper level of a dataset: its files, its folders, and what its own files say.
 
     A dataset of derivatives may need files that its .bidsignore names, because BIDS does not define them yet: there it has no effect.
+    `names_files`: its parts name each file instead of patterns, which would concern other datasets that are staged with it.
+    `written` are files of the upper level with other contents, and `refused` says why datasets to which it links are not staged with it, by the
+    links' names.
     """
 
     root: Location
@@ -162,6 +165,9 @@ class Dataset:
     description: Mapping[str, Any] = field(default_factory=dict)
     patterns: tuple[str, ...] = ()
     tables: Mapping[bytes, bytes] = field(default_factory=dict)
+    names_files: bool = False
+    written: Mapping[bytes, bytes] = field(default_factory=dict)
+    refused: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_described(self) -> bool:
@@ -171,7 +177,7 @@ class Dataset:
     @property
     def subjects(self) -> frozenset[str]:
         """The names of the folders of participants."""
-        return frozenset(as_text(each) for each in self.folders if _PATH.fullmatch(as_text(each)))
+        return frozenset(as_text(each) for each in self.folders if PATH.fullmatch(as_text(each)))
 
     @property
     def left_out(self) -> list[str]:
@@ -218,6 +224,23 @@ class Dataset:
                     found[path] = selected
         return found
 
+    def require(self, paths: Iterable[str]) -> dict[str, Part]:
+        """Select parts as `select` does. Raises `NotFoundError` with all that do not exist."""
+        found = self.select(paths)
+        missing = sorted(each for each in set(paths) if each not in found or not found[each].count)
+        if missing:
+            lines = [
+                f"{self.root.text} has no folder {each}"
+                if each not in found
+                else f"{self.root.text}/{each} has no {NO_FILES}"
+                for each in missing[:_MOST_NAMED]
+            ]
+            if len(missing) > len(lines):
+                lines.append(f"and {len(missing) - len(lines)} more")
+            message = "\n".join([counted(len(missing), "input is missing", "inputs are missing"), *lines])
+            raise NotFoundError("no-such-input", message)
+        return {path: each.part for path, each in found.items()}
+
     def _entries(self, names: frozenset[bytes]) -> Iterator[Entry]:
         store = ViewOpener(ignore, fetches=False).open(self.root)
         with closing(store):
@@ -235,19 +258,20 @@ class Dataset:
             return None
         # some recordings are folders: their names have the entities
         data = {part for each in inside for part in each.split(b"/")[1:]}
-        names = {path}
+        names = set(inside) if self.names_files else {path}
         above = path.rpartition(b"/")[0]
         if above:  # beside the sessions there are files that apply to them, and in derivatives folders of all sessions
             level = {each.rpartition(b"/")[2]: each for each in files if each.rpartition(b"/")[0] == above}
             beside = [
                 each for each in files if each.count(b"/") > 1 and b"/ses-" not in each[: len(above) + 5]
             ]
-            names |= {b"/".join(each.split(b"/")[:2]) for each in beside}
+            names |= set(beside) if self.names_files else {b"/".join(each.split(b"/")[:2]) for each in beside}
             data |= {part for each in beside for part in each.split(b"/")[1:]}
             applied = applying(level, data)
             names |= {level[each] for each in applied}
             data |= applied
-        written = {name: _rows_of(table, _top_name(path)) for name, table in self.tables.items()}
+        rows = {name: _rows_of(table, _top_name(path)) for name, table in self.tables.items()}
+        written = {**rows, **self.written}
         upper = [
             each
             for each in self.files - written.keys() - self.tables_of_others
@@ -256,7 +280,7 @@ class Dataset:
         shared = applying(upper, data) | (
             self.folders & ({_STIMULI, _EMPTY_ROOM} if b"meg" in data else {_STIMULI})
         )
-        rules = Rules(files_from=frozenset(names | shared), exclude=self.patterns)
+        rules = Rules(files_from=frozenset(names | shared), exclude=() if self.names_files else self.patterns)
         dangling = self._dangling(entries) if requires else frozenset()
         below = [as_text(each[len(path) + 1 :]) for each in inside if each not in dangling]
         lacks = tuple(text for text, matches in requires if not any(map(matches, _with_sessions(below))))
@@ -339,7 +363,7 @@ def open_dataset(root: Location, on_event: Listener = ignore, *, parts: bool = T
         for name, kind in entries
         if kind in {Kind.FILE, Kind.LINK} and (not name.startswith(b".") or name == _IGNORE)
     )
-    linked = frozenset(name for name, kind in entries if kind is Kind.LINK and _PATH.fullmatch(as_text(name)))
+    linked = frozenset(name for name, kind in entries if kind is Kind.LINK and PATH.fullmatch(as_text(name)))
     description: Mapping[str, Any] = {}
     patterns: tuple[str, ...] = ()
     try:
@@ -401,29 +425,6 @@ def _read_patterns(root: Location) -> tuple[str, ...]:
             subject = f"{root.child(_IGNORE).text}:{number}"
             raise UsageError("bad-pattern", "this is not a pattern of gitignore", subject=subject) from None
     return lines
-
-
-def is_part(path: str) -> bool:
-    """See runs.inputs.Parts."""
-    return _PATH.fullmatch(path) is not None
-
-
-def select_parts(folder: Location, paths: Sequence[str]) -> dict[str, Part]:
-    """See runs.inputs.Parts."""
-    found = open_dataset(folder).select(paths)
-    missing = sorted(each for each in set(paths) if each not in found or not found[each].count)
-    if missing:
-        lines = [
-            f"{folder.text} has no folder {each}"
-            if each not in found
-            else f"{folder.text}/{each} has no {NO_FILES}"
-            for each in missing[:_MOST_NAMED]
-        ]
-        if len(missing) > len(lines):
-            lines.append(f"and {len(missing) - len(lines)} more")
-        message = "\n".join([counted(len(missing), "input is missing", "inputs are missing"), *lines])
-        raise NotFoundError("no-such-input", message)
-    return {path: each.part for path, each in found.items()}
 
 
 def find_dataset(location: Location) -> Dataset | None:

@@ -49,7 +49,7 @@ from hibali_plugins.participants.completeness import (
 )
 from registry.catalogue import Catalogue
 from registry.pipeline import Pipeline
-from runs.inputs import PART
+from runs.identity import PART
 from runs.model import Run
 from runs.new_request import make_tasks, with_sites
 from runs.outputs import read_reference

@@ -17,7 +17,7 @@ from hibali.errors import RefusedError, UsageError
 from hibali.locations import Location
 from hibali.text import as_bytes, as_text, counted, one_line, printable
 from runs.fast_storage import FastOptions
-from runs.inputs import Identity, identify_local
+from runs.identity import Identity, identify_local
 from runs.model import Pilot
 from runs.prepare import Prepared
 from runs.request import Request

@@ -353,6 +353,50 @@ def test_each_task_sees_its_part_of_the_datasets(
     assert (app.folder / "whole/sub-01/out/dataset/sub-03").is_dir()
 
 
+# Copies what it finds by the link of its dataset.
+_FOLLOWER = {
+    **APP,
+    "name": "Follower",
+    "command-line": "mkdir out && cp -RL [BIDS]/../.. out/dataset && cp [BIDS]/dataset_description.json out && test -d [BIDS]/sub-[LABEL]",
+    "inputs": [each for each in APP["inputs"] if each["id"] != "derivatives"],
+}
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("kind", ["local", "ssh", "in place"])
+def test_a_relative_link_leads_to_the_linked_dataset_in_the_job(
+    hibali: Any, request: pytest.FixtureRequest, kind: str
+) -> None:
+    app = App(hibali)
+    app.bench = Bench(hibali, _FOLLOWER)
+    prepared = app.folder / "bids/derivatives/prepared"
+    describe(prepared, DatasetType="derivative", DatasetLinks={"raw": "../..", "other": "doi:10.1/x"})
+    if kind == "local":
+        app.bench.add_local_site()
+    else:
+        app.add_ssh_site(request.getfixturevalue("ssh_server"))
+    where = f"cluster:{app.folder}/" if kind == "in place" else ""
+    value = {"bids_dir": f"{where}bids/./derivatives/prepared", "participant_label": "{participant}"}
+    (app.folder / "values.json").write_text(json.dumps(value))
+    line = app.bench.line("values.json", "--each-participant", f"{where}bids/derivatives/prepared", "--wait")
+    hibali(*line, "--collect", "back", exit=0)
+    for label, other in (("01", "02"), ("02", "01")):
+        seen = app.seen(f"sub-{label}")
+        assert {f"sub-{label}/sub-{label}_sessions.tsv", "participants.tsv", "T1w.json"} <= seen
+        assert f"derivatives/prepared/sub-{label}/anat/sub-{label}_desc-brain_T1w.nii.gz" in seen
+        assert any(f"sub-{other}" in each for each in seen) == (kind == "in place")
+        found = app.folder / f"back/sub-{label}/out/dataset_description.json"
+        assert found.read_bytes() == (prepared / "dataset_description.json").read_bytes()
+    again = hibali(*line, "--only-missing", exit=0)
+    assert b"2 participants succeeded before" in again.err
+    hibali("runs", "rerun", "latest", "--wait", "--collect", "again", exit=0)
+    assert app.seen("sub-01") == {
+        str(each.relative_to(app.folder / "again/sub-01/out/dataset"))
+        for each in (app.folder / "again/sub-01/out/dataset").rglob("*")
+        if each.is_file()
+    }
+
+
 _READERS = Path(__file__).resolve().parents[3] / ".cache" / "bids" / "bin"
 # Prints what pybids finds: the images of each kind, and the metadata of each with that of all levels.
 _PYBIDS = """

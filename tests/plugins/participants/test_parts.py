@@ -26,8 +26,10 @@ from hibali_plugins.participants.completeness import (
     find_lacking,
 )
 from hibali_plugins.participants.completeness import select_parts as select
-from hibali_plugins.participants.parts import NO_FILES, Dataset, applying, open_dataset, select_parts
-from runs.inputs import identify_elsewhere, identify_local, locate_files
+from hibali_plugins.participants.links import select_parts
+from hibali_plugins.participants.parts import NO_FILES, Dataset, applying, open_dataset
+from runs.identity import identify_elsewhere, identify_local
+from runs.inputs import locate_files
 from runs.model import Input
 from runs.stage import Cache, Synchroniser
 from tests.plugins.participants.test_assignment import pipeline_of

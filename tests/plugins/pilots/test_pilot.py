@@ -19,7 +19,7 @@ from hibali.errors import RefusedError, UsageError
 from hibali_plugins.pilots import program, setup
 from hibali_plugins.pilots.setup import allocation_script, check_pilot_resources, find_python, task_script
 from runs.dependencies import find_task_jobs
-from runs.inputs import Identity
+from runs.identity import Identity
 from runs.model import Pilot, Run, State, read_pilot
 from runs.poll import PilotProgress, read_journal, resolve_in_allocation, task_status
 from runs.records import fold_records, sweep_of

@@ -22,7 +22,7 @@ from runs.cache import (
     split_path,
     times_at,
 )
-from runs.inputs import identify_local
+from runs.identity import identify_local
 from runs.model import Run, State
 from runs.stage import Cache, Synchroniser, open_cache
 from tests.support.runs import make_run

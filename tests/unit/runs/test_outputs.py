@@ -10,7 +10,7 @@ import pytest
 from hibali.config.model import local_site
 from hibali.locations import Location
 from runs import outputs as outputs_module
-from runs.inputs import identify_local
+from runs.identity import identify_local
 from runs.model import Output, Run
 from runs.outputs import RunOutputs, content_at, content_of_place, inspect_outputs, matched_paths
 from tests.support.runs import make_run

@@ -46,12 +46,14 @@ def prepared(
     scheduler: Any = SLURM,
     wanted: Resources | None = None,
     gpus: Gpus | None = None,
+    below: str = "",
     **settings: Any,
 ) -> Prepared:
     pipeline = tool(boxed=container.isolates)
     invocation = check_invocation(pipeline, {"in": "x", **values})
     inputs = [
-        Input(each.id, each.number, each.text, "name", source="/c/0") for each in list_inputs(invocation)
+        Input(each.id, each.number, each.text, "name", source="/c/0", below=below)
+        for each in list_inputs(invocation)
     ]
     site = replace(local_site(), scheduler=SchedulerSettings(name=scheduler.name, **settings), gpus=gpus)
     request = Request(
@@ -91,6 +93,13 @@ def test_a_bare_tool_gets_copies_and_a_container_gets_binds() -> None:
     assert boxed.start.count("ro=true") == 4
     for found in (bare, boxed):
         assert f"cat {FOLDER}/inputs/0/name {FOLDER}/inputs/1/name {FOLDER}/inputs/2/name" in found.command
+
+
+@pytest.mark.parametrize("container", [BARE, PODMAN])
+def test_a_tool_that_gets_a_folder_in_an_input_sees_what_is_around_it(container: Any) -> None:
+    found, whole = prepared({}, container, below="a/b"), prepared({}, container)
+    assert f"cat {FOLDER}/inputs/0/name/a/b" in found.command
+    assert (found.copies, found.start) == (whole.copies, whole.start), "the whole input"
 
 
 def test_a_job_requests_the_resources_of_site_and_author() -> None:

@@ -13,7 +13,7 @@ from hibali.locations import path_at
 from registry.descriptor import read_descriptor
 from registry.invocation import Invocation
 from runs.containers.bare import CONTAINER
-from runs.inputs import Identity
+from runs.identity import Identity
 from runs.launch import request_key
 from runs.model import Input
 from runs.request import ComputeSite, Request, TaskRequest, Workload, workload_key
