@@ -141,7 +141,7 @@ def _report_missing(common: Common, missing: Missing, options: DatasetOptions) -
         common.output.info(f"{counted(missing.elsewhere, what)} in runs that are not over: hibali runs list")
     if missing.resumed is not None:
         common.output.info(
-            f"{missing.resumed.id} is not over: it is resumed. For others, repeat the command afterwards."
+            f"{missing.resumed.id} is not over, so only it can be resumed. For others, repeat the command afterwards."
         )
 
 
