@@ -25,7 +25,8 @@ from registry.problems import Problem, read_file_bytes
 from registry.styx import NIWRAP_PLACE, convert_tool, select_tools
 
 _ZENODO_ID = re.compile(
-    r"(?:https://[^/]+/records?/|(?:doi:|https://doi\.org/)?10\.\d+/zenodo\.|zenodo[.:-])(\d{1,12})(?:\.json)?"
+    r"(?:(?P<server>https?://[^/]+)/records?/|(?:doi:|https://doi\.org/)?(?P<prefix>10\.\d+)/zenodo\.|zenodo[.:-])"
+    r"(?P<number>\d{1,12})(?:\.json)?"
 )
 _MOST = 10_000  # descriptors from one place
 _MOST_BYTES = 256 * 1024 * 1024  # of the files of a git repository
@@ -148,13 +149,13 @@ def _from_bosh(place: str, access: Access) -> Iterator[Candidate]:
     folder = Path("~/.cache/boutiques/production").expanduser()
     if wanted:
         found = _ZENODO_ID.fullmatch(wanted)
-        if found is None:
+        if found is None or found["server"] or found["prefix"]:
             raise UsageError(
                 "bad-zenodo-id",
                 "names in the cache of bosh have the form zenodo.1234567",
                 subject=printable(place),
             )
-        yield Candidate(place, read_file_bytes(folder / f"zenodo-{found[1]}.json"))
+        yield Candidate(place, read_file_bytes(folder / f"zenodo-{found['number']}.json"))
         return
     files = sorted(folder.glob("zenodo-*.json"))
     if not files:
@@ -197,20 +198,33 @@ def _from_zenodo(place: str, access: Access) -> Iterator[Candidate]:
 
     found = _ZENODO_ID.fullmatch(place)
     assert found is not None
-    subject = f"zenodo.{found[1]}"
-    record = read_json(
-        fetch(f"{access.zenodo}/api/records/{found[1]}", access.origins, MAXIMUM_BYTES), subject
-    )
+    number = found["number"]
+    subject = f"zenodo.{number}"
+    if found["server"] not in {None, access.zenodo}:
+        raise _not_there(place, access)
+    record = read_json(fetch(f"{access.zenodo}/api/records/{number}", access.origins, MAXIMUM_BYTES), subject)
+    doi = record.get("doi") if isinstance(record, dict) else None
+    if found["prefix"] and str(doi).partition("/")[0] != found["prefix"]:  # the sandbox's, for example
+        raise _not_there(place, access)
     offered = [each for each in _zenodo_files(record) if _name(each).endswith(".json")]
     count = 0
     for each in offered:
-        raw, origin = _zenodo_file(each, subject, access), f"{access.zenodo}/records/{found[1]}"
+        raw, origin = _zenodo_file(each, subject, access), f"{access.zenodo}/records/{number}"
         candidate = Candidate(f"{subject}/{_name(each)}", raw, origin=origin)
         if len(offered) == 1 or candidate.is_descriptor:
             count += 1
             yield candidate
     if not count:
         raise NotFoundError("no-descriptor", "the record has no Boutiques descriptor", subject=subject)
+
+
+def _not_there(place: str, access: Access) -> UsageError:
+    return UsageError(
+        "bad-zenodo-id",
+        f"this is no record of {access.zenodo}, where records are looked up",
+        subject=printable(_LOGIN.sub("", place)),
+        hint="For a record of another Zenodo or InvenioRDM, set `zenodo` in [catalogue] of config.toml.",
+    )
 
 
 def _zenodo_file(file: dict[str, Any], subject: str, access: Access) -> bytes:

@@ -90,6 +90,8 @@ def launch(
             _check_site_of_command(request, run_store)
         locks.enter_context(_lock(session, key))
         run = None if request.new else run_store.find_unreported(key)
+        if request.resumed and (run is None or run.id != request.resumed):
+            raise _not_the_same(request.resumed)
         if reuse is not None and (run is None or run.state is State.SUCCEEDED):
             run = reuse.find(request, identities) or run
         pilot = _find_pilot(request, host, run)
@@ -163,6 +165,16 @@ def _check_site_of_command(request: Request, run_store: RunStore) -> None:
             hint="Run the same command again to continue that run.",
             transient=False,
         )
+
+
+def _not_the_same(run_id: str) -> TryLaterError:
+    return TryLaterError(
+        "other-run",
+        "it has these tasks and is not over, but was not started by this command: another site, name or content of the inputs, or a rerun",
+        subject=run_id,
+        hint=f"Wait for its end: hibali runs wait {run_id}; or cancel it: hibali runs cancel {run_id}. Then repeat the command.",
+        transient=False,
+    )
 
 
 def _find_pilot(request: Request, host: RemoteHost, run: Run | None) -> Pilot | None:

@@ -81,7 +81,7 @@ class SweepOptions:
     """The tasks of a sweep, and the maximum number of jobs of a pilot; 0 for job arrays.
 
     `participants` are the options and the dataset of a sweep of participants, as they are recorded; `skipped` have what those lack that are
-    left out, by the digest of their values.
+    left out, by the digest of their values. `resumed` is the id of the run that has exactly these tasks already.
     """
 
     each: Path | None
@@ -89,6 +89,7 @@ class SweepOptions:
     allocations: int = 0
     participants: tuple[str, ...] = ()
     skipped: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    resumed: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +200,7 @@ def read_request(
     if workload.tasks:
         compute.container.image_name(workload.pipeline.container)
     dependencies = replace(request.job.dependencies, hold=options.start.hold)
-    request = replace(request.with_job(dependencies=dependencies), new=options.new)
+    request = replace(request.with_job(dependencies=dependencies), new=options.new, resumed=sweep.resumed)
     return with_requested_job(request, options.job)
 
 

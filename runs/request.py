@@ -124,7 +124,7 @@ class Request:
     """A checked request for a run.
 
     `image` is the value of `--image`, `pinned` the image that the catalogue pins. `new` starts a new run although one of the same
-    command is unfinished. `command_key` is the key of the command for any site, if one of several sites was chosen. `typed` is the command
+    command is unfinished; `resumed` is the id of the only run that it may be. `command_key` is the key of the command for any site, if one of several sites was chosen. `typed` is the command
     line as it was typed, for `datalad rerun` (runs.typed).
     """
 
@@ -134,6 +134,7 @@ class Request:
     image: str = ""
     pinned: Pinned | None = None
     new: bool = False
+    resumed: str = ""
     command_key: str = ""
     typed: Mapping[str, Any] = field(default_factory=dict)
 

@@ -96,7 +96,8 @@ def script_of(steps: Sequence[Step]) -> bytes:
             *(shlex.quote(each) for each in step.options),
         ]
         lines += [
-            f"hibali pipelines add -q {crate}/{DESCRIPTOR}\n",
+            # under the name it had; another pipeline of that name is refused
+            f"hibali pipelines add -q --name={shlex.quote(step.pipeline.partition('@')[0])} {crate}/{DESCRIPTOR}\n",
             f"site={shlex.quote(step.site)}\n",
             f"sed {changes} {crate}/{INVOCATION} >{made}.json\n",
             *([f"sed {changes} {crate}/{TASKS} >{made}.jsonl\n"] if step.tasks else []),

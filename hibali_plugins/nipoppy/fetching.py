@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shlex
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
+from itertools import product, starmap
 from pathlib import Path
 from typing import Any
 
+import hibali_api.files
 import hibali_api.transfers
 from hibali.config.settings import site_for_runs
 from hibali.errors import Exit, NotFoundError, TryLaterError
@@ -20,7 +24,9 @@ from hibali_plugins.nipoppy.jobs import StudyJobs, parts_of, study_of
 from runs.model import Run, State
 from runs.monitor import wait_at_site
 from runs.status import find_failure
+from transfers.model.entry import Kind
 
+_ENTITY = re.compile(rb"(?:^|[/_])(sub|ses)-([0-9A-Za-z+]+)")
 _SHOWN = 10  # labels in a message
 
 
@@ -43,11 +49,12 @@ def fetch_results(common: Common, study: str, *, wait: bool) -> int | None:
             if (place, output) in unfinished:
                 continue
             ended = [each for each in runs if _source(each) == (place, output)]
-            _fetch(common, root, ended, on_event)
+            latest = {part: state for run in ended for part, state in parts_of(run)}
+            _fetch(common, root, ended, latest, on_event)
             for run in ended:
                 jobs.note_fetched(run)
                 failure = find_failure(run)
-                if failure is not None:
+                if failure and any(latest[part] is not State.SUCCEEDED for part, _ in parts_of(run)):
                     code = run.failure_exit
                     common.output.warn(f"{run.id}: {failure.message}")
             if common.json:
@@ -79,26 +86,39 @@ def _source(run: Run) -> tuple[str, str]:
     return str(run.spec.invocation["place"]), str(run.spec.invocation["output"])
 
 
-def _fetch(common: Common, root: str, runs: Sequence[Run], on_event: Listener) -> None:
+def _fetch(
+    common: Common,
+    root: str,
+    runs: Sequence[Run],
+    latest: Mapping[tuple[str, ...], State],
+    on_event: Listener,
+) -> None:
     """Fetch what jobs of one pipeline made that succeeded, and all logs; files that are replaced here are kept in scratch/replaced.
 
-    Where jobs succeeded, missing results are an error, so that the runs do not count as fetched.
+    `latest` are the states of what the runs compute; a participant of whom one step failed has only half of the results. Where jobs
+    succeeded, missing results are an error, so that the runs do not count as fetched.
     """
     place, output = _source(runs[0])
     replaced = Path(root, "scratch", "replaced", runs[-1].id)
     known: Any = {"config": common.config, "on_event": on_event, "backup_dir": str(replaced)}
     results = f"derivatives/{output}"
-    states = [(part[2:], state) for run in runs for part, state in parts_of(run)]
-    succeeded = {part for part, state in states if state is State.SUCCEEDED}
-    left = sorted({part for part, _ in states} - succeeded)
+    left = sorted({part[2:] for part, state in latest.items() if state is not State.SUCCEEDED})
+    succeeded = {part[2:] for part in latest} - {*left}
     if left:
         labels = ", ".join("/".join(filter(None, each)) for each in left[:_SHOWN])
         common.output.warn(
             f"{counted(len(left), 'job')} did not succeed, and results stay at {place}/{results}: {labels}"
         )
     if succeeded:
-        chosen = find_others(Path(root), succeeded)
-        hibali_api.transfers.pull(f"{place}/{results}/", f"{root}/{results}/", exclude=chosen, **known)
+        found = hibali_api.files.ls(
+            f"{place}/{results}/", recursive=True, config=common.config, on_event=on_event
+        )
+        chosen = filter(
+            result_selector(succeeded, left), (each.path for each in found if each.kind is not Kind.FOLDER)
+        )
+        names = [os.fsdecode(each) for each in chosen]
+        if names:
+            hibali_api.transfers.pull(f"{place}/{results}/", f"{root}/{results}/", files_from=names, **known)
     try:
         hibali_api.transfers.pull(f"{place}/logs/", f"{root}/logs/", **known)
     except NotFoundError as problem:
@@ -112,31 +132,29 @@ def _fetch(common: Common, root: str, runs: Sequence[Run], on_event: Listener) -
         )
 
 
-def find_others(study: Path, succeeded: Collection[tuple[str, ...]]) -> list[str]:
-    """Return patterns for the results of all others than these participants and sessions, as far as names say whose they are.
+def result_selector(
+    succeeded: Collection[tuple[str, ...]], left: Collection[tuple[str, ...]]
+) -> Callable[[bytes], bool]:
+    """Return whether a result is of jobs that succeeded and of no other one, as far as its name and its folders say whose it is.
 
-    The jobs of the others failed, or ran earlier, so that what is here may be newer.
+    The jobs of others failed, or ran earlier, so that what is here may be newer. Jobs are participants and sessions, "" for all.
     """
-    sessions: dict[str, set[str]] = {}
-    for participant, session in succeeded:
-        sessions.setdefault(participant, set()).add(session)
-    if "" in sessions:
-        return []
-    found = list[str]()
-    if _labels(study / "bids", "sub-") - sessions.keys():
-        found = ["sub-*", *(f"!{each}" for participant in sessions for each in _named(f"sub-{participant}"))]
-    for participant, fetched in sessions.items():
-        folder = f"sub-{participant}"
-        others = _labels(study / "bids" / folder, "ses-") - fetched if "" not in fetched else set[str]()
-        for each in others:
-            found += [f"**/{folder}/ses-{each}/**", *_named(f"{folder}_ses-{each}")]
-    return found
+    made, failed = {*succeeded}, {*left}
+    participants, sessions = {each[0] for each in made}, {each[1] for each in made}
 
+    def is_of(participant: str, session: str) -> bool:
+        including = {*product({participant, ""}, {session, ""})}
+        if including & failed:
+            return False
+        if participant and session:
+            return bool(including & made)
+        known = not participant or {participant, ""} & participants
+        return bool(known and (not session or {session, ""} & sessions))
 
-def _named(entity: str) -> tuple[str, str]:
-    """Return patterns for names that are this, or begin with it and another entity or ending."""
-    return entity, f"{entity}[!A-Za-z0-9]*"
+    def select(name: bytes) -> bool:
+        labels: dict[bytes, set[str]] = {b"sub": set(), b"ses": set()}
+        for entity, label in _ENTITY.findall(name):
+            labels[entity].add(label.decode("ascii"))
+        return all(starmap(is_of, product(labels[b"sub"] or {""}, labels[b"ses"] or {""})))
 
-
-def _labels(folder: Path, prefix: str) -> set[str]:
-    return {each.name.removeprefix(prefix) for each in folder.glob(f"{prefix}*")}
+    return select

@@ -66,6 +66,11 @@ class Attempt:
     task: int
     state: State
 
+    @property
+    def rank(self) -> int:
+        """How much it counts among the attempts of a participant."""
+        return 2 if self.state is State.SUCCEEDED else int(not self.run.state.final)
+
 
 def find_participants(dataset: Location, on_event: Listener, *, sessions: bool) -> list[Participant]:
     """List the participants of a dataset, or their sessions, in the order of their labels.
@@ -217,7 +222,7 @@ def _located(value: Any, locate: Callable[[str], str]) -> Any:
 
 
 def find_attempts(assigned: Assigned, runs: Sequence[Run]) -> dict[Participant, Attempt]:
-    """Return what became of each participant: the latest success, else the latest attempt.
+    """Return what became of each participant: the latest success, else the latest attempt of a run that is not over, else the latest.
 
     Args:
         assigned: The tasks.
@@ -230,9 +235,9 @@ def find_attempts(assigned: Assigned, runs: Sequence[Run]) -> dict[Participant, 
             participant = wanted.get(digest)
             if participant is None:
                 continue
-            known = found.get(participant)
-            if known is None or known.state is not State.SUCCEEDED or state is State.SUCCEEDED:
-                found[participant] = Attempt(run, number, state)
+            known, attempt = found.get(participant), Attempt(run, number, state)
+            if known is None or attempt.rank >= known.rank:
+                found[participant] = attempt
     return found
 
 

@@ -84,12 +84,13 @@ class DatasetOptions:
 class ParticipantTasks:
     """The tasks of a dataset, None if there is none to run; `skipped` are those that lack files, by the digest of their values.
 
-    `before` is the number of those that succeeded before or are in other runs.
+    `before` is the number of those that succeeded before or are in other runs. `resumed` is the id of the run that has the tasks already.
     """
 
     workload: Workload | None
     skipped: Mapping[str, tuple[str, ...]]
     before: int = 0
+    resumed: str = ""
 
 
 def read_participant_tasks(
@@ -99,11 +100,11 @@ def read_participant_tasks(
     check_patterns(options.required)
     with listening(common, f"run {pipeline.reference}") as on_event:
         assigned, datasets = _assign(common, pipeline, _values(invocation_path), options, on_event)
-        chosen, resumed, before = tuple(assigned.rows), False, 0
+        chosen, resumed, before = tuple(assigned.rows), "", 0
         if options.only_missing:
             attempts = find_attempts(assigned, _runs_of(common, pipeline, on_event))
             missing = choose_missing(assigned, attempts)
-            chosen, resumed = missing.participants, missing.resumed is not None
+            chosen, resumed = missing.participants, "" if missing.resumed is None else missing.resumed.id
             before = missing.done + missing.elsewhere
             _report_missing(common, missing, options)
         selections = [] if resumed else select_parts(chosen, datasets, options.required)
@@ -128,7 +129,8 @@ def read_participant_tasks(
         common.output.info(line)
     rows = [assigned.rows[each] for each in complete]
     subject = str(invocation_path or options.dataset)
-    return ParticipantTasks(make_tasks(pipeline, assigned.common, rows, subject=subject), skipped)
+    workload = make_tasks(pipeline, assigned.common, rows, subject=subject)
+    return ParticipantTasks(workload, skipped, resumed=resumed)
 
 
 def _report_missing(common: Common, missing: Missing, options: DatasetOptions) -> None:
@@ -139,7 +141,7 @@ def _report_missing(common: Common, missing: Missing, options: DatasetOptions) -
         common.output.info(f"{counted(missing.elsewhere, what)} in runs that are not over: hibali runs list")
     if missing.resumed is not None:
         common.output.info(
-            f"{missing.resumed.id} is not over: it is resumed. For others, repeat the command afterwards."
+            f"{missing.resumed.id} is not over, so only it can be resumed. For others, repeat the command afterwards."
         )
 
 
@@ -183,7 +185,9 @@ def run_participants(
     if read_location(dataset.dataset, common.settings()).typed_local:
         dataset = replace(dataset, dataset=str(Path.cwd() / dataset.dataset))
     assert options.sweep is not None
-    sweep = replace(options.sweep, participants=dataset.to_argv(), skipped=tasks.skipped)
+    sweep = replace(
+        options.sweep, participants=dataset.to_argv(), skipped=tasks.skipped, resumed=tasks.resumed
+    )
     return run_workload(common, tasks.workload, path, replace(options, sweep=sweep), dry_run=dry_run)
 
 

@@ -118,6 +118,33 @@ def test_a_chain_with_a_sweep_is_a_workflow_that_runs_again(hibali: Any) -> None
     assert sorted(_outputs(bench, name) for name in again) == sorted(changed)
 
 
+@pytest.mark.heavy
+def test_a_pipeline_of_another_name_runs_again_and_no_other_one_does(hibali: Any) -> None:
+    bench = Bench(hibali)
+    bench.add_local_site()
+    (bench.folder / "input.txt").write_text("hello\n")
+    (bench.folder / "values.json").write_text('{"in": "input.txt"}')
+    hibali("pipelines", "add", "tool.json", "--name", "fsl.bet", exit=0)
+    hibali("pipelines", "trust", "fsl.bet", exit=0)
+    line = ("run", "fsl.bet", "values.json", "--param", "say=x,y", "--site", "here", "--wait")
+    hibali(*line, exit=0)
+    [run] = bench.run_ids()
+    hibali("runs", "export", run, "-o", "crate", exit=0)
+    env = _with_hibali_on_path(bench)
+    (bench.folder / "other.json").write_text(json.dumps({**doing("echo other >[OUT]"), "name": "other"}))
+    for source, code, count in (
+        ("tool.json", 0, 1),
+        ("other.json", 8, 0),
+    ):  # what a new catalogue has by this name
+        state = bench.folder / f"state-of-{source}"
+        env["HIBALI_STATE"] = str(state)
+        for words in (("add", source, "--name", "fsl.bet"), ("trust", "fsl.bet")):
+            subprocess.run(["hibali", "pipelines", *words], cwd=bench.folder, env=env, check=True)
+        done = subprocess.run(["sh", "crate/workflow.sh"], cwd=bench.folder, env=env, check=False)
+        assert done.returncode == code
+        assert len([*state.glob("runs/*.jsonl")]) == count
+
+
 def _outputs(bench: Bench, run_id: str) -> list[str]:
     bench.hibali("runs", "collect", run_id, run_id, exit=0)
     return sorted(path.read_text() for path in (bench.folder / run_id).rglob("*") if path.is_file())

@@ -11,11 +11,10 @@ from ruamel.yaml import YAML
 
 from hibali.errors import HibaliError, UsageError
 from hibali_plugins.nipoppy.cluster import MARK, Cluster, read_cluster, study_folder, write_cluster
-from hibali_plugins.nipoppy.fetching import find_others
+from hibali_plugins.nipoppy.fetching import result_selector
 from hibali_plugins.nipoppy.job import NipoppyJob, read_job
 from hibali_plugins.nipoppy.submitting import find_taken
 from runs.model import State
-from transfers.model.patterns import gitignore_matcher
 
 _JOB: dict[str, Any] = {
     "cluster": "there",
@@ -131,26 +130,30 @@ def test_only_what_failed_is_submitted_again(
     assert find_taken([wanted], [run]) == ({wanted: run} if taken else {})
 
 
-def test_only_results_of_the_jobs_that_succeeded_are_fetched(tmp_path: Path) -> None:
-    for each in ("sub-01/ses-1", "sub-01/ses-2", "sub-012", "sub-02/ses-1"):
-        (tmp_path / "bids" / each).mkdir(parents=True)
-    left_out = gitignore_matcher(find_others(tmp_path, [("01", "2")]))
-    for name in (
-        "output/sub-01/ses-2/anat/sub-01_ses-2_mask.nii",
-        "output/sub-01/ses-2/log",
-        "output/sub-01_ses-2/stats",
-        "output/sub-01.html",
-        "dataset_description.json",
-    ):
-        assert not left_out(name), name
-    for name in (
-        "output/sub-01/ses-1/sub-01_x.nii",
-        "output/sub-01/ses-1/log",
-        "output/sub-01_ses-1/stats",
-        "output/sub-012.html",
-        "output/sub-02/ses-2/log",
-        "sub-02/",
-    ):
-        assert left_out(name), name
-    for everybody in ([("", "")], [("01", ""), ("012", ""), ("02", "")]):
-        assert find_others(tmp_path, everybody) == []
+@pytest.mark.parametrize(
+    ("succeeded", "left", "wanted", "unwanted"),
+    [
+        (
+            [("01", "")],
+            [("02", "")],
+            "sub-01/x sub-01_x.nii ses-1/sub-01_x group",
+            "sub-02/x sub-010/x a/sub-02.html",
+        ),
+        (
+            [("01", "1"), ("02", "2")],
+            [("01", "2")],
+            "sub-01/ses-1/x ses-1/sub-01/x sub-01_ses-1.long.sub-01/x sub-01/anat/x ses-2/sub-02/x ses-2/group",
+            "sub-01/ses-2/x ses-2/sub-01/x sub-01_ses-2/sub-01_x ses-2_sub-01.html ses-2/sub-01/sub-01_x sub-02/ses-1/x ses-3/x",
+        ),
+        ([("01", "")], [("01", "2")], "sub-01/ses-1/x sub-01/x", "sub-01/ses-2/x ses-2/sub-01_x"),
+        ([("01", "1")], [("01", "")], "group", "sub-01/ses-1/x sub-01/x"),
+        ([("", "")], [("01", "")], "sub-02/ses-1/x group ses-1/x", "sub-01/x ses-1/sub-01_x"),
+        ([("01", "1")], [("", "")], "", "sub-01/ses-1/x group"),
+    ],
+)
+def test_names_say_whose_results_are_fetched(
+    succeeded: list[tuple[str, str]], left: list[tuple[str, str]], wanted: str, unwanted: str
+) -> None:
+    select = result_selector(succeeded, left)
+    names = f"{wanted} {unwanted}".split()
+    assert [each for each in names if select(each.encode())] == wanted.split()

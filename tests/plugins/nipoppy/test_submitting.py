@@ -119,3 +119,38 @@ def test_results_of_failed_jobs_stay_there_and_newer_results_of_others_stay_here
     assert not (results / "sub-02").exists()
     assert "1 file of the study differed" in done
     assert [each.read_text() for each in (study.root / "scratch/replaced").rglob("group")] == ["newer\n"]
+
+
+@pytest.mark.heavy
+def test_results_stay_there_where_a_later_step_or_a_session_failed(study: Study) -> None:
+    results = study.root / "derivatives/p/1"
+
+    def commands(*options: str) -> list[str]:
+        return [f"nipoppy process --study {study.root} --pipeline-version 1 {each}" for each in options]
+
+    write = "echo one >derivatives/p/1/sub-$7_mask"
+    study.submit(write, "01", "02", commands=commands(*(f"--participant-id {each}" for each in ("01", "02"))))
+    step = "--pipeline-step two --participant-id 01"
+    script = "echo HALF >derivatives/p/1/sub-01_mask; exit 1"
+    study.hibali("runs", "wait", study.bench.run_ids()[0], exit=0)
+    study.submit(script, "01", commands=commands(step))
+    done = study.hibali("nipoppy", "fetch", study.root, "--wait", exit=7).err.decode()
+    assert "1 job did not succeed" in done
+    assert [each.name for each in results.iterdir()] == ["sub-02_mask"]
+    sessions = commands(*(f"--participant-id 03 --session-id {each}" for each in "12"))
+    script = "d=derivatives/p/1/ses-$9/sub-03; mkdir -p $d/surf; echo $9 >$d/surf/lh; [ $9 = 1 ]"
+    study.submit(script, "03", commands=sessions)
+    (study.root / "bids/sub-03").rmdir()
+    done = study.hibali("nipoppy", "fetch", study.root, "--wait", exit=7).err.decode()
+    assert ": 03/2" in done
+    assert [str(each.relative_to(results)) for each in results.rglob("lh")] == ["ses-1/sub-03/surf/lh"]
+
+
+@pytest.mark.heavy
+def test_a_failed_job_that_succeeded_when_it_was_repeated_is_no_failure(study: Study) -> None:
+    study.submit("exit 1", "01")
+    study.hibali("runs", "wait", study.bench.run_ids()[0], exit=7)
+    study.submit("echo done >derivatives/p/1/sub-01", "01")
+    done = study.hibali("nipoppy", "fetch", study.root, "--wait", exit=0).err.decode()
+    assert "did not succeed" not in done
+    assert (study.root / "derivatives/p/1/sub-01").read_text() == "done\n"

@@ -199,6 +199,16 @@ def test_a_success_counts_more_than_a_later_failure() -> None:
     assert (missing.done, missing.elsewhere, missing.resumed) == (2, 0, None)
 
 
+def test_a_run_that_is_not_over_counts_more_than_a_later_failure() -> None:
+    one, two, three = PEOPLE
+    runs = [
+        run_of("1", {one: State.RUNNING, two: State.LOST}, State.RUNNING),
+        run_of("2", {one: State.FAILED, two: State.FAILED, three: State.FAILED}, State.FAILED),
+    ]
+    assert states(assigned(), runs) == ["RUNNING", "LOST", "FAILED"]
+    assert choose_missing(assigned(), find_attempts(assigned(), runs)).resumed is runs[0]
+
+
 def test_other_values_are_another_task() -> None:
     runs = [run_of("1", dict.fromkeys(PEOPLE, State.SUCCEEDED), State.SUCCEEDED, {"mode": "exact"})]
     assert states(assigned(), runs) == ["MISSING"] * 3

@@ -100,6 +100,23 @@ def test_only_those_who_are_missing_run_again(hibali: Any) -> None:
 
 
 @pytest.mark.heavy
+def test_those_of_a_run_that_is_not_over_start_in_no_other_run(hibali: Any) -> None:
+    study = Study(hibali, 2, sleep=600)
+    for site in ("here", "there"):
+        study.bench.add_local_site(site)
+    line = ("run", study.bench.reference, "values.json", "--each-participant", "bids", "--site", "here")
+    hibali(*line, exit=0)
+    for words in ((*line[:-1], "there"), (*line, "--name", "other"), (*line, "--new")):
+        assert hibali(*words, "--only-missing", "--json", exit=5).last["code"] == "other-run"
+    hibali(*line, "--only-missing", exit=0)  # the same command
+    image = study.folder / "bids/sub-001/anat/T1w.txt"
+    image.write_text("another image\n")
+    hibali(*line, "--only-missing", exit=5)
+    [run] = study.bench.run_ids()
+    hibali("runs", "cancel", run, exit=0)
+
+
+@pytest.mark.heavy
 def test_the_data_of_another_default_site_are_not_done(hibali: Any) -> None:
     study = Study(hibali, 2)
     study.bench.add_local_site()

@@ -188,9 +188,13 @@ def test_descriptors_are_read_from_zenodo(place: str, access: Access) -> None:
 
     with serving(answer) as origin:
         local = Access(access.scratch, origin, frozenset({origin}))
-        assert [(each.subject, each.raw) for each in find_candidates(place, local)] == [
-            ("zenodo.7/tool.json", RAW)
-        ]
+        for at in (place, f"{origin}/records/7"):
+            assert [(each.subject, each.raw) for each in find_candidates(at, local)] == [
+                ("zenodo.7/tool.json", RAW)
+            ]
+        for elsewhere in ("https://sandbox.zenodo.org/records/7", "10.5072/zenodo.7", f"{origin}0/record/7"):
+            with pytest.raises(UsageError, match="no record of"):
+                list(find_candidates(elsewhere, local))
         with pytest.raises(NotFoundError):
             list(find_candidates("zenodo.8", local))
         checksum = "md5:" + "0" * 32
