@@ -38,6 +38,7 @@ class DraftService:
     """The requests for one dataset; thread-safe.
 
     Attributes:
+        dataset: Its number.
         login: The header of requests to the worker; renewed when the worker refuses it.
         author: Name and address of the account, as the token has them.
     """
@@ -48,7 +49,7 @@ class DraftService:
         """`subject` is the site in errors."""
         self.subject = subject
         self.author = ("hibali", "hibali@localhost")
-        self._dataset = settings.dataset
+        self.dataset = settings.dataset
         self._key = Tokens(settings.bearer, subject).authorization()
         self._api = RestClient(settings.url, subject, login=self._key, limit=limit, on_event=on_event)
         self._worker = _Worker(settings.url, subject, limit=limit, on_event=on_event)
@@ -73,7 +74,7 @@ class DraftService:
         if found is None:
             raise AccessError(
                 "denied",
-                f"the API key gives no permission to change {self._dataset}, or it has expired",
+                f"the API key gives no permission to change {self.dataset}, or it has expired",
                 subject=self.subject,
                 hint="Make a new key on OpenNeuro's page for API keys, and check the permissions of the dataset.",
             )
@@ -86,7 +87,7 @@ class DraftService:
 
     def _access(self) -> tuple[str, dict[str, Any]] | None:
         """Return a token with which the draft can be changed, and what it says; None without that permission."""
-        call = Call.with_json("POST", "/crn/graphql", {"query": _ACCESS, "variables": {"id": self._dataset}})
+        call = Call.with_json("POST", "/crn/graphql", {"query": _ACCESS, "variables": {"id": self.dataset}})
         answer = self._api.ask_record(call)
         data = answer.get("data")
         access = data.get("prepareRepoAccess") if isinstance(data, dict) else None
@@ -98,7 +99,7 @@ class DraftService:
         if claims is None or not isinstance(number, int) or isinstance(number, bool):
             raise self._api.bad_answer("it has no token of a repository")
         remember_secret(token)
-        self._worker.base = f"{self._api.base}/git/{number:d}/{self._dataset}"
+        self._worker.base = f"{self._api.base}/git/{number:d}/{self.dataset}"
         scopes = claims.get("scopes")
         return (token, claims) if isinstance(scopes, list) and "dataset:git:write" in scopes else None
 
@@ -106,7 +107,7 @@ class DraftService:
         if "does not exist" in message or "has been deleted" in message:
             raise NotFoundError(
                 "no-such-dataset",
-                f"OpenNeuro has no dataset {self._dataset}",
+                f"OpenNeuro has no dataset {self.dataset}",
                 subject=self.subject,
                 hint="Create it on OpenNeuro's page first; its number goes into the settings of the site.",
             )

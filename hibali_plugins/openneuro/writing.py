@@ -17,7 +17,7 @@ from hibali.errors import HibaliError, TryLaterError
 from hibali.files import state_folder
 from hibali.http.client import Bytes
 from hibali.retry import with_retries
-from hibali_plugins.openneuro.draft import Draft, annex_key
+from hibali_plugins.openneuro.draft import Draft, annex_key, pointer_name
 from hibali_plugins.openneuro.service import DraftService
 from transfers.model.entry import Verification
 from transfers.model.units import Committed, Item, Payload, Problem
@@ -89,7 +89,7 @@ class DraftWriter(StreamingWriter):
 
     def _put_small(self, item: Item, content: memoryview, digest: str) -> None:
         path = self._checked(item)
-        if len(content) < self._annexed[path]:
+        if len(content) < self._annexed[path] and not pointer_name(bytes(content)):
             with self._noting:
                 blob = self._draft.put(path, bytes(content))
             self._jobs.report(Committed(item, digest, Verification.DIGEST, blob))
