@@ -11,7 +11,7 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 from urllib.parse import quote
 
@@ -143,18 +143,26 @@ class DraftService:
             raise self._worker.bad_answer("it does not say how long a content is")
         return int(length)
 
-    def digest_of(self, key: str, most: int) -> str | None:
-        """Return the sha256 of all that the server has under a key, None if it has nothing here. Raise for more than `most` bytes."""
+    def digest_of(self, key: str, most: int, check: Callable[[], None] = lambda: None) -> str | None:
+        """Return the sha256 of all that the server has under a key, None if it has nothing here. Raise for more than `most` bytes.
+
+        `check` is called for each piece, and raises to end.
+        """
 
         def ask() -> str | None:
             summed = hashlib.sha256()
+
+            def receive(piece: Bytes) -> None:
+                check()
+                summed.update(piece)
+
             response = self._worker.send(
                 Call(
                     "GET",
                     _path(key),
                     accept={404, _SOMEWHERE_ELSE},
                     most=most,
-                    receive=summed.update,
+                    receive=receive,
                     seconds=request_timeout(most, RESPONSE_SECONDS),
                 )
             )

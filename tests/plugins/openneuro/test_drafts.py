@@ -835,3 +835,39 @@ def test_a_push_that_waits_for_another_one_can_be_ended(
     go_on.set()
     assert pushing.wait(120) == 0
     assert tree_of(double) == {"a0.nii": b"0", "same.nii": b"same"}
+
+
+@pytest.mark.heavy
+def test_a_content_that_is_read_back_does_not_outlast_max_time(
+    hibali: Any, double: OpenNeuro, folder: Path
+) -> None:
+    pieces = [FILES[LARGE][start : start + (1 << 16)] for start in range(0, len(FILES[LARGE]), 1 << 16)]
+    left = list(reversed(pieces))
+
+    def slowly() -> Iterator[bytes]:
+        while left:
+            yield left.pop()
+            time.sleep(0.2)
+
+    def answer(key: str, reply: Reply) -> Reply:
+        is_sent = key == LARGE_KEY and reply.status == 200
+        return Reply(200, slowly(), reply.headers, size=len(FILES[LARGE])) if is_sent else reply
+
+    double.answer = answer
+    add(hibali, double)
+    assert hibali("push", folder, "mine:", "--json", "--max-time", "4s", exit=5).last["code"] == "max-time"
+    assert left
+    assert tree_of(double) == {}
+
+
+@pytest.mark.heavy
+def test_an_upload_does_not_outlast_max_time(hibali: Any, double: OpenNeuro, folder: Path) -> None:
+    double.cut = lambda key, size: key == LARGE_KEY and bool(time.sleep(0.2))  # noqa: ARG005
+    add(hibali, double)
+    assert hibali("push", folder, "mine:", "--json", "--max-time", "4s", exit=5).last["code"] == "max-time"
+    assert (LARGE_KEY, 200) not in double.posts
+    assert tree_of(double) == {}
+    double.cut = lambda key, size: False  # noqa: ARG005
+    wait_for(lambda: not double.arriving)
+    hibali("push", folder, "mine:", exit=0)
+    assert tree_of(double) == FILES
