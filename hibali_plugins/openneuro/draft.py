@@ -47,6 +47,7 @@ _CONFIG = """[core]
 _LOGIN = '\textraHeader = "Authorization: {}"\n'
 _BRANCHES = ("main", "master")  # that the server takes; pre-receive
 _KEY = re.compile(rb"(?P<name>[A-Z0-9]+)-s(?P<size>[0-9]{1,18})--(?P<digits>[0-9a-f]+)(\..*)?", re.DOTALL)
+_POINTER = re.compile(rb"/annex/objects/(?:[^\r\n]*/)?(?P<name>[^/\r\n]+)")  # git-annex's page "pointer file"
 _LETTERS = "0123456789zqjxkmvwgpfZQJXKMVWGPF"
 _LARGER_THAN = re.compile(r"largerthan=([0-9]{1,12})(kb|mb|gb)?", re.IGNORECASE)
 _UNITS = {"": 1, "kb": 1000, "mb": 1000**2, "gb": 1000**3}
@@ -56,6 +57,12 @@ _OWN = frozenset(
 _PENDING_BYTES = 64 * 1024 * 1024  # of blobs that wait for git
 _DEEPEST = 256  # folders around a link
 _ATTEMPTS = 4  # of a push, while others commit
+_MIXED_UP = re.compile(rb"Working directory has (un)?staged changes")  # git's updateInstead
+_CORRECT = "Correct what it names, then run the same command again: contents are not sent again."
+_REPAIR = (
+    "Pushes at the same moment left changes in OpenNeuro's own copy of the draft. Run the same command again; "
+    "if that fails too, ask OpenNeuro's support to repair it before anyone changes the draft on its page."
+)
 
 
 class DraftFile(NamedTuple):
@@ -90,8 +97,7 @@ class Draft:
         self.branch, self.head = "", ""
         try:
             self._init()
-            self._fetch()
-            self.files = dict(self._list())
+            self._update()
         except BaseException:
             self.close()
             raise
@@ -280,37 +286,54 @@ class Draft:
         if self._pending:
             self._store_blobs()
         wanted = {path: change[1] if change is not None else None for path, change in changes.items()}
-        now = before = self._blobs(changes)
+        before = self._blobs(changes)
+        if before == wanted:
+            return
+        pushed: CommandResult | None = None
         for _ in range(_ATTEMPTS):
-            if before == wanted:
+            # two pushes at once leave files of both in the index of the server, which then refuses every later one
+            with lock_file(state_folder() / f"draft-{self._service.dataset}.lock"):
+                pushed = self._push(changes, before, wanted)
+            if pushed is None:
                 return
-            if now != before or any(self.is_blocked(path) for path in changes if changes[path] is not None):
-                raise self._overtaken(
-                    "someone changed the same files of the draft meanwhile, so nothing was committed"
-                )
-            head = self.head
-            new = self._committed(changes)
-            pushed = self._contact(
-                "push", "--quiet", self._service.git_url, f"{new}:refs/heads/{self.branch}"
-            )
-            if pushed.exit_code:
-                self._fetch()
-            else:
-                self.head = new
-            self.files = dict(self._list())
-            now = self._blobs(changes)
-            if now == wanted:  # also where the answer was lost
-                return
-            if self._git("merge-base", "--is-ancestor", new, self.head).exit_code == 0:
-                raise self._overtaken("the commit was made, but someone changed the same files after it")
-            if self.head == head and b"[remote rejected]" in pushed.stderr:
-                raise IncompleteError(
-                    "commit-refused",
-                    f"OpenNeuro refused the commit of the draft: {_last_words(pushed)}",
-                    subject=self._service.subject,
-                    hint="Correct what it names, then run the same command again: contents are not sent again.",
-                )
+        assert pushed is not None
         raise self._failure("not-committed", "the commit of the draft cannot be pushed", pushed)
+
+    def _push(
+        self,
+        changes: dict[bytes, tuple[str, str] | None],
+        before: dict[bytes, str | None],
+        wanted: dict[bytes, str | None],
+    ) -> CommandResult | None:
+        """Commit and push once, on the draft as it is now; return the result of a push that may succeed if it is repeated."""
+        self._update()
+        now = self._blobs(changes)
+        if now == wanted:
+            return None
+        overtaken = any(now[path] not in {before[path], wanted[path]} for path in changes)
+        if overtaken or any(self.is_blocked(path) for path in changes if changes[path] is not None):
+            raise self._overtaken(
+                "someone changed the same files of the draft meanwhile, so nothing was committed"
+            )
+        head, new = self.head, self._committed(changes)
+        pushed = self._contact("push", "--quiet", self._service.git_url, f"{new}:refs/heads/{self.branch}")
+        self._update()
+        if self._blobs(changes) == wanted:  # also where the answer was lost
+            return None
+        if self._git("merge-base", "--is-ancestor", new, self.head).exit_code == 0:
+            raise self._overtaken("the commit was made, but someone changed the same files after it")
+        if self.head == head and b"[remote rejected]" in pushed.stderr:
+            raise IncompleteError(
+                "commit-refused",
+                f"OpenNeuro refused the commit of the draft: {_last_words(pushed)}",
+                subject=self._service.subject,
+                hint=_REPAIR if _MIXED_UP.search(pushed.stderr) else _CORRECT,
+            )
+        return pushed
+
+    def _update(self) -> None:
+        self._fetch()
+        self.files = dict(self._list())
 
     def _overtaken(self, message: str) -> IncompleteError:
         return IncompleteError(
@@ -377,13 +400,20 @@ def link_of(path: bytes, key: str) -> bytes:
     return os.fsencode(f"{up}.git/annex/objects/{two}{one}/{four}{three}/{key}/{key}")
 
 
+def pointer_name(content: bytes) -> bytes:
+    """Return the name in the annex at which a file points that git-annex calls unlocked, b"" if it is none."""
+    found = _POINTER.match(content)
+    return found["name"] if found is not None else b""
+
+
 def _described(mode: bytes, blob: str, content: bytes) -> DraftFile:
-    if mode != b"120000":
-        return DraftFile(blob, len(content), hashlib.sha256(content).hexdigest())
-    name = content.rpartition(b"/")[2]
-    key = _KEY.fullmatch(name) if b".git/annex/objects/" in content else None
-    if key is None:
+    is_link = mode == b"120000"
+    name = content.rpartition(b"/")[2] if is_link else pointer_name(content)
+    key = _KEY.fullmatch(name) if not is_link or b".git/annex/objects/" in content else None
+    if key is None and is_link:
         return DraftFile(blob, len(content), link=content)
+    if key is None:
+        return DraftFile(blob, len(content), hashlib.sha256(content).hexdigest())
     is_sha256 = key["name"] in {b"SHA256", b"SHA256E"} and len(key["digits"]) == 64
     return DraftFile(
         blob, int(key["size"]), key["digits"].decode() if is_sha256 else "", name.decode("utf-8", "replace")

@@ -11,7 +11,7 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 from urllib.parse import quote
 
@@ -38,6 +38,7 @@ class DraftService:
     """The requests for one dataset; thread-safe.
 
     Attributes:
+        dataset: Its number.
         login: The header of requests to the worker; renewed when the worker refuses it.
         author: Name and address of the account, as the token has them.
     """
@@ -48,7 +49,7 @@ class DraftService:
         """`subject` is the site in errors."""
         self.subject = subject
         self.author = ("hibali", "hibali@localhost")
-        self._dataset = settings.dataset
+        self.dataset = settings.dataset
         self._key = Tokens(settings.bearer, subject).authorization()
         self._api = RestClient(settings.url, subject, login=self._key, limit=limit, on_event=on_event)
         self._worker = _Worker(settings.url, subject, limit=limit, on_event=on_event)
@@ -73,7 +74,7 @@ class DraftService:
         if found is None:
             raise AccessError(
                 "denied",
-                f"the API key gives no permission to change {self._dataset}, or it has expired",
+                f"the API key gives no permission to change {self.dataset}, or it has expired",
                 subject=self.subject,
                 hint="Make a new key on OpenNeuro's page for API keys, and check the permissions of the dataset.",
             )
@@ -86,7 +87,7 @@ class DraftService:
 
     def _access(self) -> tuple[str, dict[str, Any]] | None:
         """Return a token with which the draft can be changed, and what it says; None without that permission."""
-        call = Call.with_json("POST", "/crn/graphql", {"query": _ACCESS, "variables": {"id": self._dataset}})
+        call = Call.with_json("POST", "/crn/graphql", {"query": _ACCESS, "variables": {"id": self.dataset}})
         answer = self._api.ask_record(call)
         data = answer.get("data")
         access = data.get("prepareRepoAccess") if isinstance(data, dict) else None
@@ -98,7 +99,7 @@ class DraftService:
         if claims is None or not isinstance(number, int) or isinstance(number, bool):
             raise self._api.bad_answer("it has no token of a repository")
         remember_secret(token)
-        self._worker.base = f"{self._api.base}/git/{number:d}/{self._dataset}"
+        self._worker.base = f"{self._api.base}/git/{number:d}/{self.dataset}"
         scopes = claims.get("scopes")
         return (token, claims) if isinstance(scopes, list) and "dataset:git:write" in scopes else None
 
@@ -106,7 +107,7 @@ class DraftService:
         if "does not exist" in message or "has been deleted" in message:
             raise NotFoundError(
                 "no-such-dataset",
-                f"OpenNeuro has no dataset {self._dataset}",
+                f"OpenNeuro has no dataset {self.dataset}",
                 subject=self.subject,
                 hint="Create it on OpenNeuro's page first; its number goes into the settings of the site.",
             )
@@ -142,18 +143,26 @@ class DraftService:
             raise self._worker.bad_answer("it does not say how long a content is")
         return int(length)
 
-    def digest_of(self, key: str, most: int) -> str | None:
-        """Return the sha256 of all that the server has under a key, None if it has nothing here. Raise for more than `most` bytes."""
+    def digest_of(self, key: str, most: int, check: Callable[[], None] = lambda: None) -> str | None:
+        """Return the sha256 of all that the server has under a key, None if it has nothing here. Raise for more than `most` bytes.
+
+        `check` is called for each piece, and raises to end.
+        """
 
         def ask() -> str | None:
             summed = hashlib.sha256()
+
+            def receive(piece: Bytes) -> None:
+                check()
+                summed.update(piece)
+
             response = self._worker.send(
                 Call(
                     "GET",
                     _path(key),
                     accept={404, _SOMEWHERE_ELSE},
                     most=most,
-                    receive=summed.update,
+                    receive=receive,
                     seconds=request_timeout(most, RESPONSE_SECONDS),
                 )
             )

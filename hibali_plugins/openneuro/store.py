@@ -11,7 +11,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from hibali.config.model import Site
-from hibali.errors import IncompleteError, NotFoundError
+from hibali.errors import IncompleteError, NotFoundError, RefusedError
 from hibali.events import Listener, ignore
 from hibali.request_limits import request_limit
 from hibali.text import printable
@@ -29,6 +29,9 @@ from transfers.stores.server.reading import Got, ServerReader
 _THREADS = 8
 _PIECE = 16 * 1024 * 1024
 _MOST_READ = 64 * 1024 * 1024  # the server sends contents only as a whole
+_ACCEPTED_BELOW = re.compile(rb"(?!\.)(?:(?!/\.)[^\x00-\x1f\x7f])+", re.DOTALL)
+_ACCEPTED = re.compile(rb"\.bidsignore|" + _ACCEPTED_BELOW.pattern, re.DOTALL)
+_REFUSED = "OpenNeuro takes no control characters, and no name that begins with a dot, except .bidsignore of the dataset"
 _FACTS = Facts(
     kind="openneuro",
     read_verification=Verification.RECORDED,
@@ -40,10 +43,7 @@ _FACTS = Facts(
     mtimes=False,
     locks=False,
     utf8_names=True,
-    accepts=(
-        re.compile(rb"\.bidsignore|(?!\.)(?:(?!/\.)[^\x00-\x1f\x7f])+", re.DOTALL),
-        "OpenNeuro takes no control characters, and no name that begins with a dot, except .bidsignore",
-    ),
+    accepts=(_ACCEPTED, _REFUSED),
     segment_bytes=_PIECE,
     names_by_digest=True,
 )
@@ -70,7 +70,8 @@ class DraftStore(ServerReader):
     def facts(self) -> Facts:
         """What a draft can hold; what is sent is verified if it is read back."""
         verification = Verification.DIGEST if self._settings.read_back else Verification.SIZE
-        return replace(_FACTS, write_verification=verification)
+        accepted = _ACCEPTED_BELOW if self.root_path else _ACCEPTED
+        return replace(_FACTS, write_verification=verification, accepts=(accepted, _REFUSED))
 
     @property
     def draft(self) -> Draft:
@@ -85,7 +86,12 @@ class DraftStore(ServerReader):
         return [identity_of_keys(f"openneuro {self._settings.url} {self._settings.dataset}", self.root_path)]
 
     def become_target(self) -> None:
-        """See Store: the length of each content at the server is compared when it is listed."""
+        """See Store: the length of each content at the server is compared when it is looked up.
+
+        Raises `RefusedError` for a path that OpenNeuro refuses, or that belongs to git or DataLad.
+        """
+        if self.root_path and _ACCEPTED.fullmatch(self.root_path) is None:
+            raise RefusedError("unsafe-name", _REFUSED, subject=self._subject)
         self._is_target = True
 
     # Finding
@@ -95,7 +101,7 @@ class DraftStore(ServerReader):
         full = self._path(path) if path else self.root_path
         file = self.draft.files.get(full)
         if file is not None:
-            return _entry(path, file)
+            return self._entry(path, file)
         inside = full + b"/" if full else b""
         exists = not full or any(name.startswith(inside) for name in self.draft.files)
         return Entry(path, Kind.FOLDER) if exists else None
@@ -113,16 +119,15 @@ class DraftStore(ServerReader):
             for folder in {path.partition(b"/")[0] for path in files if b"/" in path}:
                 yield Entry(folder, Kind.FOLDER)
         found = [(path, file) for path, file in files.items() if not (shallow and b"/" in path)]
-        checked = self._pool.map(self._is_there, [file for _, file in found])
-        for (path, file), is_there in zip(found, checked, strict=True):
-            entry = _entry(path, file)
-            yield entry if is_there else entry._replace(digest=None)  # so it is compared, and sent again
+        yield from self._pool.map(lambda each: self._entry(*each), found)
 
-    def _is_there(self, file: DraftFile) -> bool:
-        """Return whether the server has the content of a file of the target; one that was cut off is sent again."""
-        if not self._is_target or not file.key or file.key in self._proven:
-            return True
-        return self._service.size_of(file.key) in {file.size, -1}
+    def _entry(self, path: bytes, file: DraftFile) -> Entry:
+        """Return a file; without its digest if the server of a target lacks its content, so it is compared, and sent again."""
+        if file.link:
+            return Entry(path, Kind.LINK, link=file.link, etag=file.blob)
+        is_asked = self._is_target and file.key and file.key not in self._proven
+        is_there = not is_asked or self._service.size_of(file.key) in {file.size, -1}
+        return Entry(path, Kind.FILE, file.size, etag=file.blob, digest=(is_there and file.sha256) or None)
 
     # Reading
 
@@ -240,9 +245,3 @@ class DraftStore(ServerReader):
         if self._draft is not None:
             self._draft.close()
         self._service.close()
-
-
-def _entry(path: bytes, file: DraftFile) -> Entry:
-    if file.link:
-        return Entry(path, Kind.LINK, link=file.link, etag=file.blob)
-    return Entry(path, Kind.FILE, file.size, etag=file.blob, digest=file.sha256 or None)

@@ -17,7 +17,7 @@ from hibali.errors import HibaliError, TryLaterError
 from hibali.files import state_folder
 from hibali.http.client import Bytes
 from hibali.retry import with_retries
-from hibali_plugins.openneuro.draft import Draft, annex_key
+from hibali_plugins.openneuro.draft import Draft, annex_key, pointer_name
 from hibali_plugins.openneuro.service import DraftService
 from transfers.model.entry import Verification
 from transfers.model.units import Committed, Item, Payload, Problem
@@ -89,7 +89,7 @@ class DraftWriter(StreamingWriter):
 
     def _put_small(self, item: Item, content: memoryview, digest: str) -> None:
         path = self._checked(item)
-        if len(content) < self._annexed[path]:
+        if len(content) < self._annexed[path] and not pointer_name(bytes(content)):
             with self._noting:
                 blob = self._draft.put(path, bytes(content))
             self._jobs.report(Committed(item, digest, Verification.DIGEST, blob))
@@ -163,8 +163,8 @@ class DraftWriter(StreamingWriter):
         if found is not None:
             return found
         try:
-            self._service.send(key, pieces, size)
-        except (HibaliError, UploadAbandonedError):
+            self._service.send(key, self._while_running(pieces), size)
+        except (HibaliError, Refused, UploadAbandonedError):
             self.interrupted.add(key)
             raise
         self._count(size)
@@ -172,6 +172,17 @@ class DraftWriter(StreamingWriter):
             raise Refused(_CORRUPT)
         self.proven[key] = size
         return self._sent
+
+    def _check_running(self) -> None:
+        """Raise `Refused` if the call ends, because contents may be large."""
+        if self._stopped():
+            raise Refused(EARLIER)
+
+    def _while_running(self, pieces: Iterable[Bytes]) -> Iterator[Bytes]:
+        for piece in pieces:
+            for start in range(0, len(piece), _PIECE):
+                self._check_running()
+                yield memoryview(piece)[start : start + _PIECE]
 
     def _found(self, key: str, size: int, digest: str) -> Verification | None:
         """Return how far it is proven that the server has a content, None if it lacks it."""
@@ -189,7 +200,7 @@ class DraftWriter(StreamingWriter):
         """Return whether the server has a content. What is under its key and differs twice is removed, unless commits point at it."""
         for _ in range(2):
             self._count(size)
-            found = self._service.digest_of(key, size)
+            found = self._service.digest_of(key, size, self._check_running)
             if found in {digest, None}:
                 return found is not None
         if self._draft.points_at(key):

@@ -34,6 +34,7 @@ from transfers.engine.routes.base import RouteOption
 from transfers.engine.routes.stream import PacedPayloads, StreamRoute
 from transfers.history.journal import Recorder
 from transfers.model.entry import Entry, Kind, Verification, weakest
+from transfers.model.facts import name_problem
 from transfers.model.store import Lock, RootIdentity, Source, Store
 from transfers.model.units import SEGMENT_BYTES, Committed, Item, Payload, Problem, Space, Unit
 from transfers.pipeline.batches import group_units
@@ -393,7 +394,14 @@ def _cleared(target: PackedTarget, items: list[Item], generation: int) -> Iterat
 
 
 def _open_target(store: Store, subject: str) -> Store:
-    """Open the root of a store for packing. Raises `RefusedError` (8) if it has plain files."""
+    """Open the root of a store for packing. Raises `RefusedError` (8) if it has plain files, or cannot store an index."""
+    if problem := name_problem(index_path(pack_name(1, "0" * 16)), store.facts):
+        raise RefusedError(
+            "cannot-keep-packs",
+            f"this endpoint cannot store the indexes of packs: {problem}",
+            subject=subject,
+            hint="Leave out --pack. Nothing was changed.",
+        )
     if store.facts.reports_packs and store.packed_at not in {None, store.root_path}:
         raise packed_root_error(subject)  # a parent folder is packed
     existing = store.stat()

@@ -24,7 +24,6 @@ import re
 import struct
 import subprocess
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -100,7 +99,6 @@ class OpenNeuro(RestDouble):
         self.logins = 0
         self._expired: set[str] = set()
         self._issued: set[str] = set()
-        self._pushing = threading.Lock()
         self._make()
         super().__init__()
 
@@ -287,10 +285,9 @@ class OpenNeuro(RestDouble):
         if found[2] == "git-receive-pack" and body[4:11] == b"shallow":
             return Reply(500, b"ValueError")  # _parse_commit of handlers/git.py
         environment["CONTENT_LENGTH"] = str(len(body))
-        with self._pushing:
-            ended = subprocess.run(
-                ["git", "http-backend"], env=environment, input=body, capture_output=True, check=True
-            )
+        ended = subprocess.run(
+            ["git", "http-backend"], env=environment, input=body, capture_output=True, check=True
+        )
         head, _, content = ended.stdout.partition(b"\r\n\r\n")
         fields = dict(line.split(": ", 1) for line in head.decode().split("\r\n"))
         status = int(fields.pop("Status", "200 OK").split()[0])

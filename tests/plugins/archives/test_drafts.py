@@ -215,3 +215,10 @@ def test_a_wrong_token_and_draft_are_said(
     del zenodo.depositions[1234567]
     assert hibali("push", folder, "atlas:", "--json", exit=3).last["code"] == "vanished"
     assert not draft
+
+
+def test_packs_are_refused_before_anything_is_sent(
+    hibali: Any, draft: dict[str, bytes], folder: Path
+) -> None:
+    assert hibali("push", folder, "atlas:", "--pack", "--json", exit=8).last["code"] == "cannot-keep-packs"
+    assert not draft

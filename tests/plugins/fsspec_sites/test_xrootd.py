@@ -352,3 +352,11 @@ def test_another_word_for_xrootd_adds_no_site(hibali: Any, word: str) -> None:
     refused = hibali("sites", "add", "two", "--fsspec", f"{word}://store.example.org//data", exit=2)
     assert b"root://HOST//PATH" in refused.err
     assert not hibali.home.config.exists() or b"two" not in hibali.home.config.read_bytes()
+
+
+@pytest.mark.heavy
+def test_packs_are_kept_although_there_is_no_lock(subject: Subject, tmp_path: Path) -> None:
+    source = make_tree(tmp_path / "source", {b"a": b"1", b"sub/b": b"2"})
+    assert run(subject, "push", source, f"{SITE}:{ROOT}", "--pack")["files_moved"] == 2
+    run(subject, "pull", f"{SITE}:{ROOT}", tmp_path / "back")
+    assert read_tree(tmp_path / "back") == read_tree(source)

@@ -670,3 +670,204 @@ def test_a_file_becomes_a_folder_and_the_reverse_by_two_pushes(
     hibali("push", plant(tmp_path / "without", without), "mine:", "--delete", exit=0)
     hibali("push", tmp_path / "new", "mine:", exit=0)
     assert tree_of(double) == new
+
+
+@pytest.mark.heavy
+def test_an_unlocked_file_is_read_from_the_annex(hibali: Any, double: OpenNeuro, tmp_path: Path) -> None:
+    content = os.urandom(5000)
+    key = key_of("scan.nii", content)
+    double.object_path(key).parent.mkdir(parents=True)
+    double.object_path(key).write_bytes(content)
+    (double.repository / "scan.nii").write_text(f"/annex/objects/{key}\n")
+    double.commit("unlocked by another person")
+    add(hibali, double)
+    hibali("pull", "mine:", tmp_path / "back", exit=0)
+    assert (tmp_path / "back/scan.nii").read_bytes() == content
+    hibali("verify", tmp_path / "back", "mine:", exit=0)
+    double.object_path(key).write_bytes(b"x" * 5000)
+    hibali("verify", tmp_path / "back", "mine:", exit=6)
+
+
+@pytest.mark.heavy
+def test_a_text_like_an_unlocked_file_is_kept_as_it_is(
+    hibali: Any, double: OpenNeuro, tmp_path: Path
+) -> None:
+    files = {"a.json": f"/annex/objects/{SMALL_KEY}\n".encode()}
+    add(hibali, double)
+    hibali("push", plant(tmp_path / "data", files), "mine:", exit=0)
+    hibali("pull", "mine:", tmp_path / "back", exit=0)
+    assert (tmp_path / "back/a.json").read_bytes() == files["a.json"]
+
+
+@pytest.mark.heavy
+def test_a_single_file_whose_content_was_cut_off_at_the_server_is_not_kept(
+    hibali: Any, double: OpenNeuro, folder: Path
+) -> None:
+    add(hibali, double)
+    push = "push", folder / SMALL, "mine:scan.nii.gz", "--json"
+    hibali(*push, exit=0)
+    content = double.object_path(SMALL_KEY)
+    content.write_bytes(FILES[SMALL][:100])
+    refused = hibali(*push, exit=6)
+    assert [each["code"] for each in refused.lines if each["kind"] == "failed"] == ["corrupt"]
+    content.unlink()
+    assert hibali(*push, exit=0).last["files_moved"] == 1
+    assert content.read_bytes() == FILES[SMALL]
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("path", [".datalad", "sub/.git/annex", "sub/.hidden"])
+def test_nothing_is_pushed_into_folders_of_git_and_datalad(
+    hibali: Any, double: OpenNeuro, folder: Path, path: str
+) -> None:
+    before = double.git("ls-tree", "-r", "main")
+    add(hibali, double)
+    for source in (folder, folder / "README"):
+        assert hibali("push", source, f"mine:{path}", "--json", exit=8).last["code"] == "unsafe-name"
+    assert not double.posts
+    assert double.git("ls-tree", "-r", "main") == before
+
+
+@pytest.mark.heavy
+def test_bidsignore_is_taken_at_the_top_only(hibali: Any, double: OpenNeuro, folder: Path) -> None:
+    add(hibali, double)
+    refused = hibali("push", folder, "mine:copy", "--json")
+    assert "begins with a dot" in str(refused.lines)
+    assert not double.posts
+    hibali("push", folder / ".bidsignore", "mine:.bidsignore", exit=0)
+    assert tree_of(double) == {".bidsignore": FILES[".bidsignore"]}
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("path", ["", "new/folder"])
+def test_packs_are_refused_before_anything_is_sent(
+    hibali: Any, double: OpenNeuro, folder: Path, path: str
+) -> None:
+    add(hibali, double)
+    refused = hibali("push", folder, f"mine:{path}", "--pack", "--json", exit=8).last
+    assert refused["code"] == "cannot-keep-packs"
+    assert not double.posts
+
+
+def folders_of_several(tmp_path: Path) -> list[Path]:
+    """Return folders with a file of their own each, and one that all have."""
+    return [
+        plant(tmp_path / f"data-{number}", {f"a{number}.nii": b"%d" % number, "same.nii": b"same"})
+        for number in range(3)
+    ]
+
+
+@pytest.mark.heavy
+def test_pushes_at_once_from_this_machine_all_arrive(hibali: Any, double: OpenNeuro, tmp_path: Path) -> None:
+    together, pushing = threading.Barrier(3), threading.Semaphore(3)
+
+    def meet(request: Any, when: str) -> bool:
+        """Let all pushes begin before one of them ends, unless they wait for each other."""
+        if when == "before" and "git-receive-pack" in request.path and pushing.acquire(blocking=False):
+            try:
+                together.wait(5)
+            except threading.BrokenBarrierError:
+                return False
+        return False
+
+    double.watch = meet
+    add(hibali, double)
+    folders = folders_of_several(tmp_path)
+    processes = [hibali.start("push", folder, "mine:", "--json") for folder in folders]
+    assert [process.wait(300) for process in processes] == [0, 0, 0]
+    assert tree_of(double) == {"a0.nii": b"0", "a1.nii": b"1", "a2.nii": b"2", "same.nii": b"same"}
+    assert not double.git("diff", "--cached", "--name-only")
+
+
+@pytest.mark.heavy
+def test_what_others_committed_with_the_same_content_is_no_conflict(
+    hibali: Any, double: OpenNeuro, folder: Path
+) -> None:
+    others = [True]
+
+    def overtake(request: Any, when: str) -> bool:
+        if when == "before" and "receive-pack" in request.query.get("service", "") and others:
+            others.pop()
+            (double.repository / "README").write_bytes(FILES["README"])
+            double.commit("by another person")
+        return False
+
+    double.watch = overtake
+    add(hibali, double)
+    hibali("push", folder, "mine:", exit=0)
+    assert tree_of(double) == FILES
+
+
+@pytest.mark.heavy
+def test_a_server_whose_work_tree_is_mixed_up_is_told(hibali: Any, double: OpenNeuro, folder: Path) -> None:
+    (double.repository / "left").write_text("by a push at the same moment\n")
+    double.git("add", "left")
+    add(hibali, double)
+    refused = hibali("push", folder, "mine:", "--json", exit=6).last
+    assert (refused["code"], "support" in refused["hint"]) == ("commit-refused", True)
+    double.git("reset", "--quiet", "--hard")
+    hibali("push", folder, "mine:", exit=0)
+    assert len(double.posts) == 3
+
+
+@pytest.mark.heavy
+def test_a_push_that_waits_for_another_one_can_be_ended(
+    hibali: Any, double: OpenNeuro, tmp_path: Path
+) -> None:
+    reached, go_on = threading.Event(), threading.Event()
+
+    def hold(request: Any, when: str) -> bool:
+        if when == "before" and "git-receive-pack" in request.path and not reached.is_set():
+            reached.set()
+            go_on.wait(120)
+        return False
+
+    double.watch = hold
+    add(hibali, double)
+    first, second, _ = folders_of_several(tmp_path)
+    pushing = hibali.start("push", first, "mine:", "--json")
+    assert reached.wait(60)
+    waiting = hibali.start("push", second, "mine:", "--json")
+    wait_for(lambda: len(double.posts) == 3)  # same.nii is sent once
+    time.sleep(1)
+    waiting.terminate()
+    assert waiting.wait(60) == 143
+    go_on.set()
+    assert pushing.wait(120) == 0
+    assert tree_of(double) == {"a0.nii": b"0", "same.nii": b"same"}
+
+
+@pytest.mark.heavy
+def test_a_content_that_is_read_back_does_not_outlast_max_time(
+    hibali: Any, double: OpenNeuro, folder: Path
+) -> None:
+    pieces = [FILES[LARGE][start : start + (1 << 16)] for start in range(0, len(FILES[LARGE]), 1 << 16)]
+    left = list(reversed(pieces))
+
+    def slowly() -> Iterator[bytes]:
+        while left:
+            yield left.pop()
+            time.sleep(0.2)
+
+    def answer(key: str, reply: Reply) -> Reply:
+        is_sent = key == LARGE_KEY and reply.status == 200
+        return Reply(200, slowly(), reply.headers, size=len(FILES[LARGE])) if is_sent else reply
+
+    double.answer = answer
+    add(hibali, double)
+    assert hibali("push", folder, "mine:", "--json", "--max-time", "4s", exit=5).last["code"] == "max-time"
+    assert left
+    assert tree_of(double) == {}
+
+
+@pytest.mark.heavy
+def test_an_upload_does_not_outlast_max_time(hibali: Any, double: OpenNeuro, folder: Path) -> None:
+    double.cut = lambda key, size: key == LARGE_KEY and bool(time.sleep(0.2))  # noqa: ARG005
+    add(hibali, double)
+    assert hibali("push", folder, "mine:", "--json", "--max-time", "4s", exit=5).last["code"] == "max-time"
+    assert (LARGE_KEY, 200) not in double.posts
+    assert tree_of(double) == {}
+    double.cut = lambda key, size: False  # noqa: ARG005
+    wait_for(lambda: not double.arriving)
+    hibali("push", folder, "mine:", exit=0)
+    assert tree_of(double) == FILES

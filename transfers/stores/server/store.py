@@ -314,7 +314,7 @@ class ServerStore(ServerReader):
             seed=b"",
             path_of=self._target_path,
             read_back=self._read_back,
-            folders=FolderMaker(self._files, self._target_path),
+            folders=FolderMaker(self._files, self._path),  # `.hibali` too, which data must not use
             cache=self._cache,
         )
         if target.renames or self._files.traits.keeps_parts:
