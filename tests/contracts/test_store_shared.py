@@ -84,6 +84,7 @@ def interrupt(store: Store, item: Item, contents: dict[bytes, bytes], pieces: in
     store.close()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("same_lock", [True, False])
 def test_the_large_files_of_two_interrupted_stores_are_completed(subject: Subject, same_lock: bool) -> None:
     """Check it with another store under the same lock, and with the next holder of the lock."""

@@ -104,6 +104,7 @@ def test_a_reader_may_stop_early(local_there: Transfers) -> None:
     assert process.wait(60) == 0
 
 
+@pytest.mark.heavy
 def test_cat_of_a_large_file_needs_little_memory(local_there: Transfers, tmp_path: Path) -> None:
     there = local_there
     there.root.mkdir()

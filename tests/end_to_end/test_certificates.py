@@ -66,6 +66,7 @@ def test_a_certificate_lasts_for_the_asked_time_or_a_quarter_of_its_life() -> No
     assert Certificate("", 0, float("inf")).lasts(600, 1e12)
 
 
+@pytest.mark.heavy
 def test_five_commands_use_one_signing(hibali: Any, person: Callable[..., Person]) -> None:
     someone = person('persist = "no"', seconds=_DAY, most=1)
     for _ in range(5):
@@ -95,6 +96,7 @@ def test_a_certificate_that_only_the_jump_host_needs_is_renewed(
     assert someone.signings == 2
 
 
+@pytest.mark.heavy
 def test_logins_at_the_same_time_share_a_certificate(
     hibali: Any, person: Callable[..., Person], tmp_path: Path
 ) -> None:
@@ -204,6 +206,7 @@ def test_doctor_says_until_when_the_certificate_is_valid(hibali: Any, person: Ca
     assert "valid until" in steps["certificate"]["found"]
 
 
+@pytest.mark.heavy
 def test_a_schedule_may_use_certificates_that_nobody_has_to_confirm(
     hibali: Any, person: Callable[..., Person], tmp_path: Path
 ) -> None:

@@ -201,7 +201,7 @@ def test_a_failure_with_json_ends_stdout_with_its_record(run: Run) -> None:
         (["sites", "list"], "end", 1),
         (["sites", "show", "nowhere"], "error", 1),
         (["sites", "show"], "error", 1),
-        (["probe", "many"], "entry", 100_000),
+        pytest.param(["probe", "many"], "entry", 100_000, marks=pytest.mark.heavy),
         (["probe", "three"], "", 0),
         (["probe", "bug"], "error", 1),
         (["probe", "sleep", "--max-time", "0.2s"], "error", 1),
@@ -300,6 +300,7 @@ def test_a_closed_pipe_exits_6_without_a_message(run: Run) -> None:
     assert done.stderr == "ready\n"
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("options", [[], pytest.param(["--json"], marks=pytest.mark.heavy)])
 def test_a_reader_of_a_listing_that_stops_early_is_no_failure(
     run: Run, tmp_path: Path, options: list[str]

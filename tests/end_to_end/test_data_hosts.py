@@ -22,7 +22,7 @@ from transfers.stores import ssh
 
 MIB = 1 << 20
 RATE = 10 * MIB  # of each connection, in bytes per second
-TREE = {**many_files(20, 30_000), **{b"large%d" % number: os.urandom(9 * MIB) for number in range(8)}}
+TREE = {**many_files(20, 30_000), **{b"large%d" % number: os.urandom(MIB + 1) * 9 for number in range(8)}}
 
 
 @dataclass
@@ -148,6 +148,7 @@ def test_another_machine_helps_if_it_sees_the_same_files(
     assert site.same
 
 
+@pytest.mark.heavy
 @pytest.mark.skipif(os.geteuid() != 0, reason="another boot id needs root")
 @pytest.mark.parametrize(
     "lost", [False, pytest.param(True, marks=pytest.mark.heavy)], ids=["", "one is lost"]

@@ -44,7 +44,7 @@ from tests.support.trees import many_files, read_tree
 from tests.support.waiting import wait_for
 
 MIB = 1 << 20
-LARGE = random.Random(8).randbytes(24 * MIB)  # noqa: S311 - some pieces, the same ones each time
+LARGE = random.Random(8).randbytes(MIB + 1) * 24  # noqa: S311 - some pieces, the same ones each time
 TREE = {**many_files(40, 20_000), b"large": LARGE}
 HEAVY_S3 = ("ssh", pytest.param("s3", marks=pytest.mark.heavy))
 OwnPlace = Callable[..., tuple[Transfers, RestartableServer]]

@@ -14,7 +14,7 @@ from tests.support.faulty_proxy import CuttingProxy, Exchange, FaultyHttpProxy
 from tests.support.transfers import Transfers, counts, failed
 from tests.support.trees import many_files, read_tree
 
-LARGE = random.Random(3).randbytes(20_000_000)  # noqa: S311 - the same ones each time
+LARGE = random.Random(3).randbytes(1_000_001) * 20  # noqa: S311 - the same ones each time
 MANY = LARGE * 2  # larger than a single request
 TREE = {**many_files(120, 20_000), b"large": LARGE}
 

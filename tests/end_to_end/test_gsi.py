@@ -402,6 +402,7 @@ def test_a_jobs_proxy_is_made_from_the_configuration_without_leaking_the_passphr
     assert proxies(bench) == []
 
 
+@pytest.mark.heavy
 def test_the_proxy_of_a_cancelled_or_killed_job_is_deleted(bench: Bench) -> None:
     answers = bench.answers(sleep=600)
     run = bench.run(answers, "--with-proxy", exit=0).last

@@ -60,6 +60,7 @@ def outside(tmp_path: Path) -> Path:
     return make_tree(tmp_path / "outside", {b"inner/secret": b"the other account may not have this written"})
 
 
+@pytest.mark.heavy
 def test_nothing_is_written_through_a_folder_that_becomes_a_symlink(
     folder_there: Transfers, outside: Path
 ) -> None:
@@ -87,6 +88,7 @@ def test_nothing_is_written_through_a_folder_that_becomes_a_symlink(
     assert differences(there.committed_files(), TREE) == {}
 
 
+@pytest.mark.heavy
 def test_nothing_is_deleted_through_a_folder_that_becomes_a_symlink(
     folder_there: Transfers, outside: Path
 ) -> None:
@@ -106,6 +108,7 @@ def test_nothing_is_deleted_through_a_folder_that_becomes_a_symlink(
     assert state_of(outside) == before
 
 
+@pytest.mark.heavy
 def test_nothing_is_read_through_a_folder_that_becomes_a_symlink(
     folder_there: Transfers, outside: Path
 ) -> None:

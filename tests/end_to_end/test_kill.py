@@ -121,6 +121,7 @@ def test_a_kill_inside_a_large_file_leaves_no_partial_file_visible(there: Transf
     _check_complete(there, {b"large": content, b"small": b"1"})
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.heavy)])
 def test_an_interrupted_push_leaves_no_files_behind(there: Transfers, number: int) -> None:
     tree = many_files(1500, 8000)

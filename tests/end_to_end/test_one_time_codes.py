@@ -137,6 +137,7 @@ def test_where_no_login_is_kept_each_command_asks_once(site: CodeSite, transport
     assert site.tried == [f"code{number:04d}" for number in range(1, 1 + len(COMMANDS))]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("persist", [pytest.param("", marks=pytest.mark.heavy), 'persist = "no"'])
 def test_a_copy_within_a_site_asks_at_most_once(site: CodeSite, persist: str) -> None:
     """The agents share the one session that the server allows; also to another filesystem."""

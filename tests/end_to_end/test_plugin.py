@@ -97,6 +97,7 @@ def test_files_are_pushed_to_and_pulled_from_its_store(with_plugin: Any) -> None
     assert [line["path"] for line in with_plugin("ls", "crate:kept", "--json").lines[:-1]] == ["a", "below"]
 
 
+@pytest.mark.heavy
 def test_its_command_and_its_options_are_as_those_of_hibali(with_plugin: Any) -> None:
     add_box(with_plugin)
     (with_plugin.home.folder / "source").mkdir()

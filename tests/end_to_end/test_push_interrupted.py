@@ -6,6 +6,8 @@ import json
 import os
 from typing import Any
 
+import pytest
+
 from tests.support.transfers import Transfers, counts
 from tests.support.trees import many_files, sha256
 from tests.support.watcher import Watcher
@@ -33,6 +35,7 @@ def test_a_time_limit_is_5_and_the_same_command_resumes(there: Transfers) -> Non
     assert counts(there.push())["files_moved"] == 0
 
 
+@pytest.mark.heavy
 def test_a_source_that_vanishes_half_way_is_reported_and_nothing_is_deleted(folder_there: Transfers) -> None:
     there = folder_there
     there.make(LARGE)

@@ -214,6 +214,7 @@ def test_a_bucket_that_does_not_exist_is_3(bucket_there: Transfers) -> None:
     stopped(there, 3, "push", there.source, "other:data")
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("words", [("--json",), ("-n",), ("-n", "--json")])
 def test_a_closed_stdout_is_never_0(local_there: Transfers, words: tuple[str, ...]) -> None:
     there = local_there

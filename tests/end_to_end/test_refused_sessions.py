@@ -51,7 +51,7 @@ REFUSALS = {
     "silent": ("exit 1", "status 1"),
 }
 # `auto` tries the agent first, then SFTP
-TRANSPORTS = [("auto", name) for name in REFUSALS] + [("agent", "closed"), ("sftp", "rrsync")]
+TRANSPORTS = [("auto", name) for name in ("expired", "silent")] + [("agent", "closed"), ("sftp", "rrsync")]
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,13 @@ def names_in(folders: Collection[str], group: str) -> set[str]:
     return {name for folder in folders for name in declared(folder).get(group, [])}
 
 
-@pytest.mark.parametrize("folder", FOLDERS)
+# of commands, sites, schedulers, routes, containers and services
+_LIGHT = {"archives", "authoring", "batch_systems", "globus", "site_containers", "facilities"}
+
+
+@pytest.mark.parametrize(
+    "folder", [each if each in _LIGHT else pytest.param(each, marks=pytest.mark.heavy) for each in FOLDERS]
+)
 def test_a_removed_plugin_leaves_no_trace(folder: str, whole: dict[str, Any], tmp_path: Path) -> None:
     removed = removed_with(folder)
     left = offers(tree_without(tmp_path, {folder}))
@@ -173,6 +179,7 @@ def test_what_a_removed_plugin_added_is_refused_clearly(folder: str, tmp_path: P
         assert (done.returncode, f"{kind!r} must be one of ssh, s3" in done.stderr) == (2, True)
 
 
+@pytest.mark.heavy
 def test_hibali_works_without_any_plugin(tmp_path: Path) -> None:
     environment = tree_without(tmp_path, FOLDERS)
     (tmp_path / "data").mkdir()

@@ -35,7 +35,7 @@ _ONLY_LISTED = {"cbrain", "globus"}  # whose folders need more than a path
 
 
 def _stores() -> list[Any]:
-    light = {"local", "s3", "sftp"}
+    light = {"s3", "sftp"}
     return [word if word in light else pytest.param(word, marks=pytest.mark.heavy) for word in SHOWN]
 
 

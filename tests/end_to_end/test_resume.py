@@ -72,6 +72,7 @@ def push_again(there: Transfers) -> Any:
             return answer
 
 
+@pytest.mark.heavy
 def test_the_space_of_the_received_part_is_not_needed_again(folder_there: Transfers) -> None:
     there = folder_there
     there.make({b"deep/large": large()})

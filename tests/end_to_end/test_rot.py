@@ -15,7 +15,7 @@ from transfers.engine import operation
 
 there = at_agents()
 
-LARGE = os.urandom(40 << 20)
+LARGE = os.urandom(1 << 20) * 40
 TREE = {b"a": b"1" * 5000, b"b": b"22", b"sub/c": b"3" * 70_000, b"sub/d": b"4", b"large": LARGE}
 
 
@@ -65,6 +65,7 @@ def test_rot_is_accepted_or_repaired_by_a_push(there: Transfers, tmp_path: Path)
     assert read_tree(tmp_path / "all") == TREE
 
 
+@pytest.mark.heavy
 def test_a_push_of_the_accepted_copy_renews_the_record(local_there: Transfers, tmp_path: Path) -> None:
     there = local_there
     there.make(TREE)
@@ -111,6 +112,7 @@ def test_a_changed_file_is_no_rot(local_there: Transfers, tmp_path: Path, change
     assert read_tree(tmp_path / "new") == read_tree(there.root)
 
 
+@pytest.mark.heavy
 def test_workers_keep_the_local_copy(local_there: Transfers, tmp_path: Path) -> None:
     there = local_there
     tree = {b"%05d" % number: b"%d" % number for number in range(6000)}

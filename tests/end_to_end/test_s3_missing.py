@@ -25,6 +25,7 @@ def short(bucket_there: Transfers, tmp_path: Path) -> Transfers:
     return there
 
 
+@pytest.mark.heavy
 def test_recorded_objects_that_are_not_listed_are_missing(short: Transfers, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert failed(short.verify(exit=6)) == dict.fromkeys(GONE, "missing")

@@ -80,6 +80,7 @@ def test_a_repeatedly_killed_push_resumes_inside_the_file(counted: Any) -> None:
     assert (again["files_moved"], again["bytes_sent"]) == (0, 0)
 
 
+@pytest.mark.heavy
 def test_an_interruption_keeps_uploaded_parts_for_the_next_call(counted: Any) -> None:
     there, proxy = counted
     content = large(128 * MIB)

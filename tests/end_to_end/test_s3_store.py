@@ -95,6 +95,7 @@ def test_without_manifest_and_cache_nothing_is_transferred_twice(study: Study) -
     assert not listed[b"d/8"].mode & 0o100
 
 
+@pytest.mark.heavy
 def test_a_large_file_is_uploaded_in_parts_and_none_remain(study: Study) -> None:
     many = LARGE * 3  # larger than a single request
     study.make({"large": many})

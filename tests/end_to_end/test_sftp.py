@@ -98,6 +98,7 @@ def test_a_server_without_extensions_takes_and_replaces_files(
     assert [path.name for path in (root / "x").iterdir()] == ["file"]
 
 
+@pytest.mark.heavy
 def test_a_killed_push_resumes_by_agent_or_sftp(
     hibali: Any, add_there: Callable[..., Path], ssh_server: SshServer, tmp_path: Path
 ) -> None:
@@ -154,6 +155,7 @@ def reached(root: Path) -> int:
     return max((path.stat().st_size for path in (root / "x").glob(".hibali-*")), default=0)
 
 
+@pytest.mark.heavy
 def test_a_data_mover_without_a_shell_and_with_a_home_of_its_own_works_with_absolute_roots(
     hibali: Any, add_there: Callable[..., Path], tmp_path: Path
 ) -> None:

@@ -114,6 +114,7 @@ def bubblewrap_bench(request: pytest.FixtureRequest, hibali: Any, tool: Tool) ->
     return bench
 
 
+@pytest.mark.heavy
 def test_two_commands_that_stage_at_once_convert_once(bubblewrap_bench: Bench) -> None:
     hibali = bubblewrap_bench.hibali
     tar = Held(hibali, "tar")

@@ -64,6 +64,7 @@ def test_two_workers_move_what_one_process_moves(there: Transfers) -> None:
     assert there.verify().last["exit"] == 0
 
 
+@pytest.mark.heavy
 def test_the_journal_has_what_each_worker_sent_over_time(there: Transfers) -> None:
     receipt = there.push("--workers", "2", "--bwlimit", "8M").last
     journal = there.hibali.home.state / "operations" / f"{receipt['id']}.jsonl"
@@ -73,6 +74,7 @@ def test_the_journal_has_what_each_worker_sent_over_time(there: Transfers) -> No
     assert receipt["bytes_moved"] * 0.8 < sum(rates["bytes"]) <= receipt["bytes_moved"]
 
 
+@pytest.mark.heavy
 def test_the_limit_of_a_site_is_a_number_of_workers(there: Transfers) -> None:
     there.hibali("config", "set", "sites.there.limits.workers", "2")
     process = there.hibali.start("push", there.source, "there:data", "--json")
@@ -83,6 +85,7 @@ def test_the_limit_of_a_site_is_a_number_of_workers(there: Transfers) -> None:
     check_complete(there)
 
 
+@pytest.mark.heavy
 def test_a_pull_with_workers_has_the_same_files(there: Transfers, tmp_path: Path) -> None:
     there.push()
     receipt = counts(there.pull(tmp_path / "back", "--workers", "2"))
@@ -103,6 +106,7 @@ def test_the_files_of_a_killed_worker_are_moved_by_another(there: Transfers, com
     check_complete(there)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_all_processes_end_with_the_command_and_the_same_command_resumes(
     there: Transfers, number: int

@@ -203,6 +203,7 @@ def check_runs(data: Any) -> None:
     }
 
 
+@pytest.mark.heavy
 def test_damage_anywhere_in_the_index_changes_no_answer() -> None:
     """SQLite alone finds no row where the end of a page is lost."""
     with ledger():

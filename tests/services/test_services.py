@@ -179,6 +179,7 @@ def test_the_image_is_the_same_each_time(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.heavy
 def test_a_proxy_authenticates_to_the_grid(grid: Grid, tmp_path: Path) -> None:
     assert logs_in(grid)
     info = ["grid-proxy-info", "-exists", "-valid", "0:1"]

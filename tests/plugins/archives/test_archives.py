@@ -188,6 +188,7 @@ def test_a_content_that_is_missing_is_one_failure(hibali: Any, archive: Archive,
     assert pulled(tmp_path / "data") == tree_of([*FILES[:2], *FILES[3:]])
 
 
+@pytest.mark.heavy
 def test_a_large_file_comes_from_a_server_without_ranges(
     hibali: Any, archive: Archive, tmp_path: Path
 ) -> None:

@@ -21,6 +21,7 @@ DIFFERENCES = {
 }
 
 
+@pytest.mark.heavy
 @pytest.mark.skipif(not (CORPUS / "index.tsv").exists(), reason=f"no corpus at {CORPUS}")
 def test_dry_runs_of_examples_have_the_arguments_of_the_reference_or_a_reason(
     settings: Settings, tmp_path: Path

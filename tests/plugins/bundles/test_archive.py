@@ -259,6 +259,7 @@ for bomb in bombs:
 """
 
 
+@pytest.mark.heavy
 def test_bombs_are_refused_in_bounded_memory(tmp_path: Path, hibali_home: Any) -> None:
     bombs = []
     for make in (_bomb, _bomb_with_a_false_size, _tar, _long_list):

@@ -186,6 +186,7 @@ def test_a_dataset_whose_sources_work_is_not_changed(
     assert "3 annexed files: 0 here, 3 can be fetched. All sources work." in text
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("terminal", [False, pytest.param(True, marks=pytest.mark.heavy)])
 def test_dead_sources_are_named_and_their_files_are_counted(
     study: Study, served: Any, tmp_path: Path, *, terminal: bool
@@ -425,6 +426,7 @@ def test_a_key_with_a_passphrase_opens_no_window(study: Study, tmp_path: Path) -
     assert not asked.exists()
 
 
+@pytest.mark.heavy
 def test_answers_of_web_servers_that_are_not_the_data_are_named(study: Study, served: Any) -> None:
     study.allow_loopback()
     page = b"<!DOCTYPE html><title>Sign in</title>"
@@ -474,6 +476,7 @@ def test_what_git_annex_itself_refuses_is_named_with_the_setting_that_allows_it(
     assert server.seen
 
 
+@pytest.mark.heavy
 def test_a_remote_that_is_not_enabled_and_files_without_a_source_are_named(
     study: Study, tmp_path: Path
 ) -> None:
@@ -546,6 +549,7 @@ def test_copies_that_are_recorded_but_missing_are_named(study: Study, tmp_path: 
     assert (report.last["files_available"], report.last["files_unavailable"]) == (1, 1)
 
 
+@pytest.mark.heavy
 def test_a_hostile_dataset_runs_and_prompts_nothing(study: Study, tmp_path: Path) -> None:
     marker = tmp_path / "ran"
     option = f"-oProxyCommand=touch {marker}"

@@ -121,6 +121,7 @@ def test_unavailable_content_is_reported_and_no_link_sent(local_there: Transfers
     assert local_there.there() == {b"here": b"h" * 1000}
 
 
+@pytest.mark.heavy
 def test_a_pull_is_one_commit_with_its_receipt(there: Transfers, annex: Annex) -> None:
     annex.commit(old=b"old" * 100, goes=b"goes")
     annex.put(b"mine", b"not to be swept along")

@@ -26,7 +26,7 @@ from transfers.agent.lease import process_start
 
 MIB = 1 << 20
 SMALL = random.Random(1).randbytes(100_001)  # noqa: S311 - the same content each time
-LARGE = random.Random(2).randbytes(24 * MIB + 5)  # noqa: S311 - the same
+LARGE = random.Random(2).randbytes(MIB + 1) * 24  # noqa: S311 - the same
 SMALL_KEY = f"SHA256E-s{len(SMALL)}--{hashlib.sha256(SMALL).hexdigest()}"
 KEY = f"SHA256E-s{len(LARGE)}--{hashlib.sha256(LARGE).hexdigest()}.bin"
 

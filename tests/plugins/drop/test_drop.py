@@ -232,6 +232,7 @@ def test_a_file_that_changes_after_the_proof_stays(tmp_path: Path) -> None:
     root.close()
 
 
+@pytest.mark.heavy
 def test_a_killed_drop_is_resumed_and_every_removal_has_its_proof(local_there: Transfers) -> None:
     there = local_there
     tree = many_files(3000, 300)

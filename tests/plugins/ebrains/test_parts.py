@@ -87,6 +87,7 @@ def test_a_killed_upload_goes_on_after_its_parts(place: Place, source: Path) -> 
     assert place.objects()[b"large"] == source.read_bytes()
 
 
+@pytest.mark.heavy
 def test_changed_content_replaces_the_parts_of_an_interrupted_upload(place: Place, source: Path) -> None:
     assert place.kill_when(lambda: sent(place) >= 2, "push", source, "there:data/large") == -signal.SIGKILL
     source.write_bytes(os.urandom(LARGE))
@@ -110,8 +111,8 @@ def test_an_upload_that_the_service_forgot_begins_anew(place: Place, source: Pat
     "fault",
     [
         ("store-500", "partNumber=2"),
-        ("store-lost", "partNumber=3"),
-        ("429", "/multipart"),
+        pytest.param(("store-lost", "partNumber=3"), marks=pytest.mark.heavy),
+        pytest.param(("429", "/multipart"), marks=pytest.mark.heavy),
         ("lost", "/multipart/"),
     ],
 )
@@ -149,6 +150,7 @@ def test_an_odd_id_of_an_upload_is_an_error(place: Place, source: Path, odd: dic
     assert b"Traceback" not in answer.err
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("status", [404, 405, 200])
 def test_a_service_without_parts_gets_the_object_in_one_request(
     place: Place, source: Path, status: int

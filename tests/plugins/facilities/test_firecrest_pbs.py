@@ -98,6 +98,7 @@ def test_a_forgotten_job_is_decided_by_the_folder_of_the_run(bench: Bench, site:
     bench.hibali("runs", "wait", begun["id"], exit=0)
 
 
+@pytest.mark.heavy
 def test_another_scheduler_than_the_system_has_is_refused(bench: Bench, site: RestSite) -> None:
     site.double.scheduler = "slurm"
     error = bench.run(bench.answers(), "--json", exit=2).last

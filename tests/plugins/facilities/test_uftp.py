@@ -121,6 +121,7 @@ def test_names_that_the_server_would_misread_go_by_the_api(place: Place, tmp_pat
     assert b"ends with a space" not in b"".join(place.relay.lines)
 
 
+@pytest.mark.heavy
 def test_a_large_file_uses_several_sessions(place: Place, tmp_path: Path) -> None:
     digest = make_large(tmp_path / "source/large")
     seen: list[int] = []
@@ -133,6 +134,7 @@ def test_a_large_file_uses_several_sessions(place: Place, tmp_path: Path) -> Non
     assert digest_of(tmp_path / "target/large") == digest
 
 
+@pytest.mark.heavy
 def test_the_connections_of_the_site_limit_the_sessions(place: Place, tmp_path: Path) -> None:
     place.set_table(f"{place.table}connections = 2\n")
     digest = make_large(tmp_path / "source/large")
@@ -175,6 +177,7 @@ def test_a_large_file_resumes_after_kills(place: Place, tmp_path: Path) -> None:
     assert moved["up"] < 2 * SIZE + 32 * MIB, "what was complete was not sent again"
 
 
+@pytest.mark.heavy
 def test_a_cut_connection_is_replaced(place: Place, tmp_path: Path) -> None:
     digest = make_large(tmp_path / "source/large")
     once: list[int] = []
@@ -446,11 +449,16 @@ def test_secrets_are_in_no_output_and_no_file(place: Place, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("pattern", "answer"),
     [
-        (rb"^220 .*", b"220 ProFTPD\n"),
-        (rb"^220 .*", b"x" * 100_000),
-        (rb"^331 .*", b"nonsense\n"),
-        (rb"^229 .*", b"229 (|||99999|)\n"),
-        (rb"^ HASH .*", b" HASH MD5*\n"),
+        *(
+            pytest.param(*each, marks=pytest.mark.heavy)
+            for each in (
+                (rb"^220 .*", b"220 ProFTPD\n"),
+                (rb"^220 .*", b"x" * 100_000),
+                (rb"^331 .*", b"nonsense\n"),
+                (rb"^229 .*", b"229 (|||99999|)\n"),
+                (rb"^ HASH .*", b" HASH MD5*\n"),
+            )
+        ),
         (rb"^213 SHA.*", b"213 SHA-256 0-0 none\n"),
         (rb"^ (-\S+) [0-9]+ ", b" -rw- -1 "),
         (rb"^226 .*", b"226-\n" * 200_000),

@@ -169,6 +169,7 @@ HibaliFileSystem().put_file(sys.argv[1], "there/data/large")
 """
 
 
+@pytest.mark.heavy
 def test_a_put_that_is_killed_leaves_nothing_half(files: HibaliFileSystem, place: Transfers) -> None:
     old, new = b"old" * 1000, os.urandom(64 * MIB)
     files.pipe_file("there/data/large", old)

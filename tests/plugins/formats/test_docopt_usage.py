@@ -72,6 +72,7 @@ def test_what_the_usage_forbids_is_refused(values: dict[str, Any]) -> None:
     assert find_invocation_problems(pipeline_of(FATE), values)
 
 
+@pytest.mark.heavy
 @settings(max_examples=50, deadline=None)
 @given(st.data())
 def test_docopt_accepts_each_valid_invocation_of_a_usage_with_one_case_a_word(data: st.DataObject) -> None:

@@ -121,6 +121,7 @@ def test_a_user_logs_in_without_a_browser_and_logs_out(archive: Archive) -> None
     check_secrets_absent(planted, hibali, *answers)  # the file of tokens has none either: they were removed
 
 
+@pytest.mark.heavy
 def test_a_consent_that_was_needed_before_is_requested_with_the_login(archive: Archive) -> None:
     archive.configure(archive.globus.native_id)
     archive.log_in(2)  # this collection was not known to need a consent

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,6 +22,7 @@ def items_of(found: list[int]) -> list[Item]:
     return [Item(number, Entry(b"%d" % number, Kind.FILE, size)) for number, size in enumerate(found)]
 
 
+@pytest.mark.heavy
 @given(sizes, st.integers(1, 16), st.booleans(), st.booleans())
 def test_every_byte_is_in_exactly_one_unit(
     found: list[int], shards: int, hashes: bool, finishes: bool

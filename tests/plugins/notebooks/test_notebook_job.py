@@ -137,6 +137,7 @@ def test_a_job_without_jupyter_ends_with_its_error(bench: Bench) -> None:
     assert b"jupyter: not found" in bench.hibali("runs", "logs", run_id, "--stderr").out
 
 
+@pytest.mark.heavy
 def test_a_job_that_fails_at_once_is_not_submitted_again(hibali: Any) -> None:
     made = Bench(hibali, doing("true"))
     made.add_local_site()

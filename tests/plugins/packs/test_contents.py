@@ -39,6 +39,7 @@ def move(source: Path, target: Path, rules: Rules, pack_bytes: int = 0) -> Recei
     return synchronise(Request("sync", source_location, target_location, rules, options=options))
 
 
+@pytest.mark.heavy
 @few
 @given(first=trees(), second=trees())
 @pytest.mark.usefixtures("hibali_home")

@@ -231,6 +231,7 @@ def test_packs_have_the_new_names(local_there: Transfers, tmp_path: Path) -> Non
     assert read_tree(tmp_path / "back") == tree
 
 
+@pytest.mark.heavy
 def test_a_push_killed_between_packs_is_resumed(each_store: Transfers, tmp_path: Path) -> None:
     there = each_store
     tree = {b"%03d" % number: os.urandom(100_000) for number in range(300)}

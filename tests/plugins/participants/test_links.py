@@ -103,6 +103,7 @@ def test_an_absolute_link_is_relative_in_the_job(tmp_path: Path, target: str) ->
     assert "raw/participants.tsv" in files_of(study, "prepared/sub-01")
 
 
+@pytest.mark.heavy
 def test_a_link_out_of_the_folder_is_not_followed(tmp_path: Path) -> None:
     root = make_dataset(tmp_path / "study" / "raw")
     make_dataset(tmp_path / "secret")

@@ -277,6 +277,7 @@ def test_a_symlink_out_of_the_part_is_refused_and_not_staged_without_its_content
     assert found.value.code == "link-out-of-part"
 
 
+@pytest.mark.heavy
 def test_a_large_file_of_all_parts_is_sent_once(hibali_home: object, tmp_path: Path) -> None:
     del hibali_home
     root = make_dataset(tmp_path / "bids")

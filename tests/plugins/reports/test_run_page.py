@@ -165,6 +165,7 @@ def test_a_page_without_runs() -> None:
     assert render([reported(run(), spans=[])], NOW)
 
 
+@pytest.mark.heavy
 def test_a_run_with_a_forged_manifest_is_shown(host: RemoteHost, tmp_path: Path) -> None:
     for run in forged_runs(host, tmp_path):
         spans = [Span(State.PREPARED, 0.0, 1.0), Span(run.state, 1.0)]

@@ -39,6 +39,7 @@ def triggers_of(there: Transfers, name: str = "nightly") -> list[dict[str, Any]]
     return [line for line in lines if line["kind"] == "firing"]
 
 
+@pytest.mark.heavy
 def test_a_schedule_from_add_to_remove(local_there: Transfers, cron: PrivateCron) -> None:
     there = local_there
     there.make({b"a b": b"1"})
@@ -122,6 +123,7 @@ def test_invalid_schedules_are_rejected_at_once(
     assert local_there.hibali("schedule", "list", "--json", exit=0).last["count"] == 0
 
 
+@pytest.mark.heavy
 def test_a_schedule_keeps_the_default_site_of_when_it_was_added(local_there: Transfers) -> None:
     there = local_there
     there.make({b"a": b"1"})

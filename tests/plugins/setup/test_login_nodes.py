@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.end_to_end.run_tools import Bench
 from tests.support.restartable_server import restartable_server
 from tests.support.terminal import Terminal
@@ -35,6 +37,7 @@ def test_init_on_a_login_node_gives_its_site_the_batch_system(hibali: Any, tmp_p
     assert b"hibali config set sites.this-machine.scheduler.name lsf" in facts.err
 
 
+@pytest.mark.heavy
 def test_a_host_imported_from_ssh_runs_no_job_on_its_login_node(hibali: Any, tmp_path: Path) -> None:
     bench = Bench(hibali)
     with restartable_server("ssh", tmp_path) as own:

@@ -198,6 +198,7 @@ def test_nobody_else_gains_and_what_others_gave_stays(hibali: Any, here: str, br
     assert (0x08, 4322) in acl.unpack(os.getxattr(brain / "a", acl.ACCESS.decode()))
 
 
+@pytest.mark.heavy
 def test_a_share_ends_by_a_schedule(hibali: Any, here: str, brain: Path, tmp_path: Path) -> None:
     place = f"{here}:{brain}"
     answer = hibali("share", "add", place, "--with", "nobody", "--until", "1s", exit=0)

@@ -21,7 +21,7 @@ from tests.support.small_filesystem import small_filesystem
 from tests.support.transfers import Transfers, failed
 from tests.support.trees import Folder, Tree, make_tree, read_tree
 
-LARGE = os.urandom(20 << 20)
+LARGE = os.urandom((1 << 20) + 1) * 20
 TREE: Tree = {
     b"large": LARGE,
     b"empty": b"",

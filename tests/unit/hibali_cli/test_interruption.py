@@ -82,7 +82,12 @@ def _ended(program: str, number: signal.Signals) -> int:
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 143)]
+    ("number", "code"),
+    [
+        (signal.SIGTERM, 143),
+        pytest.param(signal.SIGINT, 130, marks=pytest.mark.heavy),
+        pytest.param(signal.SIGHUP, 143, marks=pytest.mark.heavy),
+    ],
 )
 def test_repeated_signals_do_not_cause_a_deadlock(number: signal.Signals, code: int) -> None:
     assert _ended(STUBBORN, number) == code

@@ -209,6 +209,7 @@ def forged_runs(host: RemoteHost, tmp_path: Path) -> Iterator[Run]:
             (run_store._folder / f"{RUN}.jsonl").unlink()
 
 
+@pytest.mark.heavy
 def test_a_forged_manifest_is_rejected_or_every_command_can_show_its_run(
     host: RemoteHost, tmp_path: Path
 ) -> None:

@@ -62,6 +62,7 @@ def test_the_probability_of_finding_damage_is_hypergeometric(files: int, sample:
     assert detection_probability(files, sample, damaged) == pytest.approx(exact, abs=1e-9)
 
 
+@pytest.mark.heavy
 def test_samples_find_damage_as_often_as_the_probability_says() -> None:
     damaged = set(NAMES[::100])
     found = sum(not damaged.isdisjoint(drawn("5%", seed)) for seed in range(400))
