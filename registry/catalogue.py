@@ -54,9 +54,9 @@ def refuse_own(pipeline: Pipeline) -> None:
     if pipeline.own_command:
         raise RefusedError(
             "own-pipeline",
-            f"this pipeline runs any command that it is given, so it cannot be trusted: only `{pipeline.own_command}` starts its jobs",
+            f"hibali's own pipeline of this title runs any command that it is given, so it cannot be trusted: only `{pipeline.own_command}` starts its jobs",
             subject=pipeline.reference,
-            hint=f"To run the job, use `{pipeline.own_command}`.",
+            hint=f"To run the job, use `{pipeline.own_command}`. If it is your own pipeline, change `name` in its descriptor and add it again.",
         )
 
 

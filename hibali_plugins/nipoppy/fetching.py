@@ -96,7 +96,7 @@ def _fetch(
     """Fetch what jobs of one pipeline made that succeeded, and all logs; files that are replaced here are kept in scratch/replaced.
 
     `latest` are the states of what the runs compute; a participant of whom one step failed has only half of the results. Where jobs
-    succeeded, missing results are an error, so that the runs do not count as fetched.
+    succeeded, a missing folder of results is an error, so that the runs do not count as fetched.
     """
     place, output = _source(runs[0])
     replaced = Path(root, "scratch", "replaced", runs[-1].id)
@@ -119,6 +119,8 @@ def _fetch(
         names = [os.fsdecode(each) for each in chosen]
         if names:
             hibali_api.transfers.pull(f"{place}/{results}/", f"{root}/{results}/", files_from=names, **known)
+        else:
+            common.output.warn(f"jobs succeeded, but none of their results is in {place}/{results}")
     try:
         hibali_api.transfers.pull(f"{place}/logs/", f"{root}/logs/", **known)
     except NotFoundError as problem:

@@ -154,3 +154,10 @@ def test_a_failed_job_that_succeeded_when_it_was_repeated_is_no_failure(study: S
     done = study.hibali("nipoppy", "fetch", study.root, "--wait", exit=0).err.decode()
     assert "did not succeed" not in done
     assert (study.root / "derivatives/p/1/sub-01").read_text() == "done\n"
+
+
+@pytest.mark.heavy
+def test_a_success_without_results_is_said(study: Study) -> None:
+    study.submit("exit 0", "01")
+    done = study.hibali("nipoppy", "fetch", study.root, "--wait", exit=0).err.decode()
+    assert "none of their results is in" in done
