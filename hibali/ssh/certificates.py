@@ -193,12 +193,13 @@ class SiteCertificate:
         if not self._settings.file and not self._authority():
             return False  # nothing says yet which certificates are this site's
         found, now = self.read(), time.time()
-        lasts = found is not None and (
-            found.lasts(self._settings.least_seconds, now) or now < self._useless_until()
-        )
+        lasts = found is not None and (self._is_enough(found, now) or now < self._useless_until())
         if lasts:
             _had.add(self._name)
         return lasts
+
+    def _is_enough(self, certificate: Certificate, now: float) -> bool:
+        return certificate.lasts(self._settings.least_seconds, now)
 
     def _check_failure(self, *, may_prompt: bool) -> None:
         """Raise the last failure again, unless its pause is over or a person can do better."""
@@ -227,7 +228,12 @@ class SiteCertificate:
             # a command may find that the old one is good enough; one that writes elsewhere is not run at each login
             authorities = {one.authority for one in self._valid()}
             known = authorities.pop() if len(authorities) == 1 else self._authority()
-            self._write(known, time.time() + _MOST_FAILED_SECONDS)
+            now = time.time()
+            # nor is one of the same second, which looks like the one before, a reason not to run it again
+            is_new = known and any(
+                one.authority == known and self._is_enough(one, now) for one in self._valid()
+            )
+            self._write(known, 0.0 if is_new else now + _MOST_FAILED_SECONDS)
             if self.read() is None:
                 raise self._missing()
         except AccessError as problem:

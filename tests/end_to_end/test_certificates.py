@@ -149,6 +149,23 @@ def test_a_command_that_brings_nothing_is_not_run_at_each_login(
     assert someone.signings <= 2
 
 
+def test_a_certificate_of_the_same_second_as_the_one_before_does_not_end_renewals(
+    hibali: Any, person: Callable[..., Person]
+) -> None:
+    someone = person('persist = "no"', least="1m", seconds=600)
+    hibali("ls", "far:", exit=0)
+    [record] = (hibali.home.state / "certificates").glob("*.json")
+    record.unlink()  # as before the first certificate
+    script = someone.folder / "sign"
+    signing = script.read_text()
+    script.write_text("#!/bin/sh\n")  # what it signs in the same second has the same times
+    hibali("ls", "far:", exit=0)
+    script.write_text(signing)
+    someone.certificate.unlink()
+    hibali("ls", "far:", exit=0)
+    assert someone.signings == 2
+
+
 def test_a_certificate_of_another_site_does_not_count(
     hibali: Any, person: Callable[..., Person], tmp_path: Path
 ) -> None:
